@@ -162,8 +162,8 @@ TEST(other_users_are_refused_by_name)
     }
 }
 
-/* A crowd of those who may not come in, and who say nothing: beyond a number the first are told at
- * once, the others when their time is over; nobody else notices. */
+/* A crowd of clients that may not connect, and send nothing: beyond a number the first are told at
+ * once, the others when their time is over; no other client notices. */
 TEST(others_who_say_nothing_are_told_and_keep_nobody_out)
 {
     enum { N = 2 * DLXD_REFUSED_MAX };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who dies, or leaves early, takes what it had along and nothing else. */
+/* A client that dies, or leaves early, takes its objects along and nothing else. */
 #include "tests/daemon/harness_served.h"
 #include "tests/harness/fork.h"
 
@@ -116,8 +116,7 @@ TEST(child_that_inherits_the_sockets_does_not_keep_its_parent_alive)
     dlx_test_daemon_wait_n_fds(&dlx_served, n);
 }
 
-/* Nobody else can write the page that the daemon which has ended wrote: neither can the next
- * one. */
+/* Only the daemon that has ended could write its page: the next one cannot. */
 TEST(a_publisher_that_resumes_gets_a_page_of_the_next_daemon)
 {
     auto_test_publisher before = dlx_served_publisher("t"), after;

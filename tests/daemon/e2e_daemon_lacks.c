@@ -93,7 +93,7 @@ TEST(a_subscribe_that_is_too_late_says_what_dlpackd_lacks)
     const struct rlimit limit = dlx_test_daemon_leave_fds(place, OF_SUBSCRIBE);
     fails(dlx_subscribe(c, "test/a", NULL, &s), DLX_E_TIMEOUT,
           "of 2 links were made in time, and dlpackd lacks what the others need: ");
-    eventually(!is_lacking(patient)); /* nobody waits any more */
+    eventually(!is_lacking(patient)); /* no client waits any more */
     allow(&limit);
     dlx_client_unref(c);
     dlx_client_unref(patient);

@@ -144,7 +144,7 @@ TEST(subscriber_that_never_acknowledges_gets_four_packets_with_fds)
     ck_assert_uint_eq(dlx_test_expect(sub.fd, BODY(ARENA_DROPPED))->arena_dropped->arena, 3);
     dlx_served_barrier();
     ck_assert(dlx_test_is_silent(sub.fd));
-    /* One more for each that is acknowledged; the publisher may have left meanwhile. */
+    /* One more packet for each that is acknowledged; the publisher may have left meanwhile. */
     dlx_served_publisher_close(&pub);
     dlx_served_barrier();
     ck_assert(dlx_test_is_silent(sub.fd));
@@ -180,7 +180,7 @@ TEST(publisher_that_does_not_respond_refuses_the_641st)
     }
     ck_assert_int_eq(n_open, MOST);
     ck_assert_uint_eq(dlx_test_joins(&pub), MOST);
-    /* It picks them up, in order, and others can join again. */
+    /* The publisher reads them, in order, and others can join again. */
     for (uint32_t i = 0; i < MOST; i++)
         ck_assert_uint_eq(dlx_test_expect(pub.link_sock, BODY(LINK_ADDED))->link_added->link_index,
                           i);
@@ -192,7 +192,8 @@ TEST(publisher_that_does_not_respond_refuses_the_641st)
     dlx_test_daemon_wait_n_fds(&dlx_served, n_fds);
 }
 
-/* It leaves, or dies: who waited for it hears that it has gone, and nothing is left of them. */
+/* The publisher leaves, or dies: subscribers that waited for it hear that it has gone, and nothing
+ * is left of them. */
 LOOP_TEST(subscribers_that_wait_for_a_publisher_are_told_of_its_end, 0, 2)
 {
     enum { N = 140 };
@@ -254,7 +255,7 @@ TEST(reliable_needs_a_publisher_that_blocks)
     dlx_test_subscribe(&sub, dlx_served_client, "t", true);
     (void)dlx_test_join(&sub);
     ck_assert(dlx_test_expect(block.link_sock, BODY(LINK_ADDED))->link_added->reliable);
-    /* One that does not fit and comes later: the subscriber hears why. */
+    /* A later publisher that does not fit: the subscriber hears why. */
     drop = dlx_served_publisher("t");
     const Dlx__Wire__Packet *p = dlx_test_expect(sub.fd, BODY(LINK_FAILED));
     ck_assert_int_eq(p->link_failed->code, DLX_E_QOS);

@@ -12,7 +12,7 @@
 
 static struct dlx_test_daemon place;
 
-/* What is its own, counted page by page: other counters of the kernel are estimates. */
+/* The daemon's own memory, counted page by page: other counters of the kernel are estimates. */
 static size_t memory_kib(void)
 {
     char path[64], line[256];

@@ -73,7 +73,7 @@ static bool log_begins(const char *words)
     return strncmp(log_text, words, strlen(words)) == 0;
 }
 
-/* It ends by itself, so all that it said is there. */
+/* The daemon ends by itself, so all of its output is there. */
 static const char *const briefly[] = {"--idle-exit", "0.01", NULL};
 
 TEST(options_that_cannot_be_are_refused)
@@ -147,8 +147,8 @@ static int hello_as(uid_t uid, const char *path)
     return dlx_test_fork_status(pid);
 }
 
-/* A daemon whose umask lets nobody in, with its socket in a folder that it makes, or (_i) in one
- * that keeps others out. */
+/* A daemon whose umask lets no other user in, with its socket in a folder that it makes, or (_i) in
+ * one that keeps others out. */
 LOOP_TEST(allowed_users_reach_the_socket_and_others_are_refused, 0, 2)
 {
     char folder[300], socket_path[320];
@@ -246,7 +246,7 @@ TEST(an_option_wins_over_its_variable)
     }
 }
 
-/* It runs as well; it only says that nothing will outlive it. */
+/* The daemon runs all the same; it only says that nothing will outlive it. */
 TEST(a_store_without_a_service_manager_is_said)
 {
     ck_assert_int_eq(
@@ -270,7 +270,7 @@ TEST(too_few_file_descriptors_are_said)
         n_failed++;
     }
     ck_assert_uint_gt(n_failed, 5);
-    /* It runs, and says how few there are. */
+    /* The daemon runs, and says how few there are. */
     char words[64];
     (void)snprintf(words, sizeof words, "at most %d file descriptors", (int)fd_limit);
     contains(log_text, words);

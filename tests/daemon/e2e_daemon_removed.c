@@ -100,7 +100,7 @@ LOOP_TEST(removed_files_are_made_again, 0, DLX_ARRAY_SIZE(removals))
     ck_assert(!is_there(place.path) && !is_there(lock_path));
 }
 
-/* It would leave a folder behind that its user has just removed. */
+/* The daemon would leave a folder behind that its user has just removed. */
 TEST(an_unused_daemon_that_ends_when_idle_makes_nothing_again)
 {
     struct dlx_test_daemon idle = place;
@@ -112,7 +112,7 @@ TEST(an_unused_daemon_that_ends_when_idle_makes_nothing_again)
     ck_assert_int_eq(mkdir(folder, 0700), 0); /* it was not there */
 }
 
-/* It was started before the first daemon noticed anything. */
+/* The second daemon was started before the first one noticed anything. */
 TEST(a_daemon_whose_path_another_one_has_ends_and_its_clients_connect_there)
 {
     dlx_test_daemon_start(&place, NULL);
@@ -133,7 +133,7 @@ TEST(a_daemon_whose_path_another_one_has_ends_and_its_clients_connect_there)
     ck_assert_int_eq(dlx_test_daemon_stop(&second), 0);
 }
 
-/* In a sticky folder like /tmp, whoever comes first makes a folder of that name. Even: with more
+/* In a sticky folder like /tmp, any user can make a folder of that name first. Even: with more
  * rights for others; odd: as another user. */
 LOOP_TEST(the_folder_of_somebody_else_is_not_used, 0, 2)
 {

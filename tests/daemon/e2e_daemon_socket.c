@@ -23,7 +23,7 @@ static void set_up(void)
     (void)snprintf(lock_path, sizeof lock_path, "%s.lock", place.path);
 }
 
-/* Somebody has the lock: a daemon that has just begun, or one that hangs. Odd: another kind of
+/* A process has the lock: a daemon that has just begun, or one that hangs. Odd: another kind of
  * socket answers there. */
 LOOP_TEST(the_holder_of_the_lock_is_named_though_nobody_answers, 0, 2)
 {
@@ -47,7 +47,7 @@ static void clear_umask(void *userdata)
     (void)umask(0);
 }
 
-/* Whoever can open it can hold the lock, and no daemon would ever start again. */
+/* A user that can open the lock can hold it, and no daemon would ever start again. */
 TEST(the_lock_can_be_opened_by_its_own_user_only)
 {
     dlx_test_daemon_start_prepared(&place, clear_umask, NULL);
@@ -55,8 +55,8 @@ TEST(the_lock_can_be_opened_by_its_own_user_only)
     ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
 }
 
-/* One that a former version, or a user, made for others to open. Even: somebody holds it; odd: he
- * comes when a daemon was killed. */
+/* A lock that a former version, or a user, made for others to open. Even: a process holds it; odd:
+ * a process takes it when a daemon was killed. */
 LOOP_TEST(a_lock_that_others_can_open_is_replaced, 0, 2)
 {
     int theirs = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -119,8 +119,8 @@ static void pass_socket(void *fd)
     dlx_test_pass_sockets(fd, 1, "dlpackd.socket");
 }
 
-/* It is neither locked, nor looked at who answers there, nor removed, whoever ends the daemon; a
- * client that came before the daemon is served. */
+/* The daemon neither locks nor probes nor removes such a socket, however it ends; a client that
+ * came before the daemon is served. */
 TEST(a_socket_of_the_service_manager_is_used)
 {
     auto_fd listener = dlx_test_listen(place.path, SOCK_SEQPACKET);

@@ -31,7 +31,7 @@ static void remove_dirs(void)
     dlx_test_dir_remove(&other);
 }
 
-/* What a test started. */
+/* Stops the daemons that a test started. */
 static void stop_daemons(void)
 {
     ck_assert(daemon_->pid < 0 || dlx_test_daemon_stop(daemon_) == 0);
@@ -227,7 +227,7 @@ TEST(without_seals_no_proc_is_needed)
     ck_assert_uint_eq(dlx_test_shm_count(), 0);
 }
 
-/* It says so before it says that it listens. */
+/* The daemon says so before it says that it listens. */
 TEST(sealed_memory_without_proc_is_refused_at_the_start)
 {
     if (!take_proc_away())
@@ -238,7 +238,7 @@ TEST(sealed_memory_without_proc_is_refused_at_the_start)
     ck_assert_int_lt(access(daemon_->path, F_OK), 0);
 }
 
-/* Whoever asks to remove a name is killed by the kernel. */
+/* The kernel kills a process that asks to remove a name. */
 static void kill_at_unlink(void)
 {
 #ifdef SYS_unlink
@@ -282,7 +282,7 @@ TEST(names_of_killed_daemons_are_removed_and_counted)
     for (int i = 0; i < 3; i++)
         leave_residue();
     ck_assert_uint_eq(dlx_test_shm_count(), 3);
-    /* One of a process that is alive: this one. */
+    /* A name of a live process: this one. */
     ck_assert_int_eq(dlx__shm_name_make(name), 0);
     int fd = shm_open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
     ck_assert_int_ge(fd, 0);

@@ -97,7 +97,7 @@ LOOP_TEST(a_publisher_does_without_a_dead_subscriber, 0, 2)
     resume_daemon();
     if (_i % 2 == 1) {
         expect_event(p, DLX_EVENT_JOINED, second.pid);
-        /* It has begun, too: it takes what comes from now on. */
+        /* The subscriber has begun, too: it takes messages from now on. */
         ok(dlx_publisher_wait(p, 1, PATIENCE));
         ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, 100), &wait_long, NULL));
     }
@@ -159,7 +159,7 @@ static void check_is_over(int fd)
     close(fd);
 }
 
-/* What the first one has handed over: so many descriptors, which its death does not close. */
+/* The descriptors that the first process has handed over, which its death does not close. */
 static void receive(int sock, size_t n, int *fds, uint64_t ids[2])
 {
     static struct dlx_packet packet;
@@ -243,8 +243,8 @@ static void leave_a_message(int sock, const void *userdata)
     wait_to_be_killed(sock, userdata);
 }
 
-/* While it lives it may write, and nobody joins what it left; the service manager keeps a pidfd of
- * it, not its number. */
+/* While the publisher lives it may write, and no subscriber joins its retained messages; the
+ * service manager keeps its pidfd, not its number. */
 TEST(the_next_daemon_knows_that_the_publisher_is_dead)
 {
     if (!dlx_test_pid_may_choose())

@@ -115,7 +115,7 @@ TEST_OF(rules, a_wait_does_not_name_subscribers_that_may_not_be_observed)
     ck_assert_int_eq(call_as(ALICE, wait_for_subscribers, "cam/front"), 0);
 }
 
-/* One who takes or publishes, and says what comes of it by letters. */
+/* A user that takes or publishes, and reports the result by letters. */
 struct user {
     struct dlx_test_part peer;
     uid_t uid;
@@ -375,7 +375,7 @@ TEST_OF(rules, a_publisher_that_goes_on_without_its_right_is_left)
     dlx_test_part_kill(&alice.peer);
 }
 
-/* What the call has that publishes, or waits for a subscriber. */
+/* The result of a call that publishes, or waits for a subscriber. */
 static int publish_once(struct dlx_publisher *p)
 {
     const struct dlx_tensor_spec spec = INT64_SPEC((const int64_t[]){10});

@@ -17,7 +17,7 @@
 static struct dlx_test_daemon *const daemon_ = &dlx_test_stream_daemon;
 static char pods_path[300];
 
-/* What the service manager passes: descriptors from 3 on, and their names. */
+/* The descriptors that the service manager passes, from 3 on, and their names. */
 static struct {
     int fds[2];
     int n;
@@ -37,7 +37,7 @@ static void serve_elsewhere(const void *userdata)
     dlx_configured_exec(NULL);
 }
 
-/* It ends before it listens: returns what it said. */
+/* The daemon must end before it listens: returns its output. */
 static const char *refuses(const char *config)
 {
     static char said[4096];
@@ -134,7 +134,7 @@ static void check_dlxctl(const char *socket, int status, const char *words,
     dlx_test_cli_deinit(&cli);
 }
 
-/* Who may subscribe but not observe receives from publishers that no list shows. */
+/* A user that may subscribe but not observe receives from publishers that no list shows. */
 TEST(dlxctl_says_that_the_rules_hide_publishers)
 {
     dlx_configured_start(config_of(subscribe_only));
@@ -209,8 +209,8 @@ static void *ask_much(void *c)
     return NULL;
 }
 
-/* They are answered, later. Those by another socket are not delayed; what waits goes on as soon as
- * it may. */
+/* Such requests are answered, later. Requests by another socket are not delayed; waiting ones go on
+ * as soon as they may. */
 TEST(requests_above_the_rate_of_a_class_wait)
 {
     enum { RATE = 40 };
@@ -244,7 +244,7 @@ TEST(requests_above_the_rate_of_a_class_wait)
     ck_assert_uint_lt(dlx__now_ns() - start, UINT64_C(1000) / RATE * 1000000000 / 2);
 }
 
-/* The publisher hears it when it is made: nobody could be told at its end. */
+/* The publisher hears it when it is made: at its end there is no client to tell. */
 TEST(memory_that_would_stay_beyond_its_quota_is_refused)
 {
     auto_publisher *p = NULL;
@@ -450,7 +450,7 @@ static void take_over(void)
     dlx_test_upgrade_await("listening on ");
 }
 
-/* Its lock is not, in any case. */
+/* Is the socket there? Its lock never is. */
 static bool is_there(const char *path)
 {
     char lock[320];
@@ -460,8 +460,8 @@ static bool is_there(const char *path)
     return lstat(path, &st) == 0;
 }
 
-/* It has each socket from the daemon whose place it takes, and lets go of one that the
- * configuration does not describe any more: nothing of that is left. */
+/* The new program has each socket from the former one, and closes one that the configuration does
+ * not describe any more, of which nothing is left. */
 TEST(a_program_that_takes_over_listens_on_each_socket)
 {
     struct dlx_publisher *p = NULL;

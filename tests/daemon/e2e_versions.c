@@ -10,9 +10,9 @@
 #include "tests/harness/stream.h"
 
 /*
- * The highest field of each message in minor version 8. Whoever adds a field or a body raises
- * DLX_PROTO_MINOR, sends the addition only to those who said that they know it, and changes this
- * table and `newer_fields`.
+ * The highest field of each message in minor version 8. A commit that adds a field or a body raises
+ * DLX_PROTO_MINOR, sends the addition only to peers that know it, and changes this table and
+ * `newer_fields`.
  */
 static const struct {
     const char *name;
@@ -68,9 +68,9 @@ static const struct {
     {"SpareSealed", 1},
 };
 
-/* What came after minor version 0, in answers. Numbers: 0 where they are not sent. The text of
- * field 14 is empty mostly: test_daemon_dispatch. Who does not
- * know field 8 of LinkOffer, of version 2, is not made such offers: test_daemon_retained. */
+/* The fields that came after minor version 0, in answers. Numbers: 0 where they are not sent. The
+ * text of field 14 is empty mostly: test_daemon_dispatch. A client that does not know field 8 of
+ * LinkOffer, of version 2, gets no such offers: test_daemon_retained. */
 static const struct {
     Dlx__Wire__Packet__BodyCase body;
     unsigned field;
@@ -114,7 +114,7 @@ TEST(each_field_belongs_to_a_minor_version)
 
 static const uint32_t minors[] = {0, DLX_PROTO_MINOR - 1, DLX_PROTO_MINOR, DLX_PROTO_MINOR + 1};
 
-/* What a later version might add to a body: field 2000, with the number 1. */
+/* A field that a later version might add to a body: 2000, with the number 1. */
 static const uint8_t unknown_field[] = {0x80, 0x7d, 0x01};
 
 /* A packet with such a body, which has less than 100 bytes without it. */
@@ -284,7 +284,7 @@ LOOP_TEST(a_newer_client_may_say_more_in_hello, 0, DLX_ARRAY_SIZE(minors))
     close(fd);
 }
 
-/* It has been told which version the daemon speaks. */
+/* The client knows which version the daemon speaks. */
 LOOP_TEST(after_hello_a_field_that_the_daemon_does_not_know_is_a_violation, 0,
           DLX_ARRAY_SIZE(minors))
 {

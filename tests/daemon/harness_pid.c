@@ -52,7 +52,7 @@ bool dlx_test_pid_may_choose(void)
 
 pid_t dlx_test_pid_fork(pid_t pid)
 {
-    /* Whoever was quicker and has it ends some time. */
+    /* A process that got the number first ends some time. */
     for (int ms = 0; ms < PATIENCE_MS; ms++) {
         pid_t child = clone_as(pid);
         if (child == 0)

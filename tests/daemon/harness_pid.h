@@ -9,7 +9,7 @@
  * skipped. */
 bool dlx_test_pid_may_choose(void);
 
-/* As dlx_test_fork(), and the child has this number, which nobody has any more. */
+/* As dlx_test_fork(), and the child has this number, which must be free. */
 pid_t dlx_test_pid_fork(pid_t pid);
 
 #endif

@@ -45,7 +45,7 @@ static void end(void)
     for (; n_pages > 0; n_pages--)
         dlx__region_unmap(pages[n_pages - 1].map, pages[n_pages - 1].size);
     dlx_users_release();
-    dlx_scene_look(); /* nobody reads what was sent any more */
+    dlx_scene_look(); /* no client reads the sent packets any more */
     dlx_test_broker_deinit(&dlx_scene);
     ck_assert_uint_eq(dlx_scene.broker.users.all_in_flight, 0);
     ck_assert_uint_eq(dlx_scene.broker.users.all_descriptors, 0);

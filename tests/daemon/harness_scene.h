@@ -3,10 +3,10 @@
 #define DLX_TESTS_DAEMON_HARNESS_SCENE_H
 
 /*
- * What the tests of the daemon's objects share: a broker in the test's own process, its clients,
- * and the packets between them. All of it ends with the test, in a teardown that fails unless
- * nothing is charged to anybody and the process has as many descriptors as before the test. One
- * thread; a failure ends the test.
+ * The common part of the tests of the daemon's objects: a broker in the test's own process, its
+ * clients, and the packets between them. All of it ends with the test, in a teardown that fails
+ * unless nothing is charged to any user and the process has as many descriptors as before the test.
+ * One thread; a failure ends the test.
  */
 
 #include "daemon/objects/publisher.h"
@@ -24,8 +24,8 @@ TCase *dlx_scene_case(const char *name, void (*prepare)(void));
 int dlx_scene_keep(int take_fd);
 void dlx_scene_close(int fd);
 
-/* A client of the user that comes by this listening socket (0: the main one). It has said Hello
- * unless max_links is 0. */
+/* A client of the user that comes by this listening socket (0: the main one). The client has sent
+ * Hello unless max_links is 0. */
 struct dlxd_client *dlx_scene_client(uint32_t socket, uint32_t max_links);
 /* The test's end of its control socket. */
 int dlx_scene_fd(const struct dlxd_client *client);
@@ -58,7 +58,7 @@ Dlx__Wire__PublisherNew dlx_scene_publisher_new(const char *topic);
 
 /* Of a publisher that does not block and retains nothing: the rest of its fields are 0. */
 extern const struct dlxd_publisher_config dlx_scene_plain;
-/* Others, said where they are used: PUBLISHER_CONFIG(.history = 4, .retain = 2). */
+/* Other arguments, written where they are used: PUBLISHER_CONFIG(.history = 4, .retain = 2). */
 #define PUBLISHER_CONFIG(...)                                                                      \
     (&(const struct dlxd_publisher_config){.depth = 16, .n_entries = 256, __VA_ARGS__})
 #define SUBSCRIPTION_CONFIG(...) (&(const struct dlxd_subscription_config){__VA_ARGS__})

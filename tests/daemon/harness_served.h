@@ -24,7 +24,8 @@ void dlx_served_start(const char *env);
 /* Call this in the child before the daemon of each test. NULL: nothing. */
 extern void (*dlx_served_prepare)(void *userdata);
 
-/* The client is served. What it sent before was handled, with everything that follows from it. */
+/* The client is served. The client's earlier packets were handled, with everything that follows
+ * from them. */
 void dlx_served_barrier(void);
 /* The publisher's own requests. */
 void dlx_served_publisher_close(const struct dlx_test_publisher *publisher);

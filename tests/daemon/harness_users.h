@@ -11,7 +11,7 @@
 extern struct dlxd_users dlx_users;
 #define DLX_USERS_BYTES (UINT64_C(32) << 30)
 
-/* A test case whose tests have them. At the end of each test nothing is charged, and nobody but the
+/* A test case whose tests have them. At the end of each test nothing is charged, and only the
  * harness refers to a user. */
 TCase *dlx_users_case(const char *name);
 

@@ -284,7 +284,7 @@ TEST(quotas_have_units_and_the_rest_of_the_default_class)
     ck_assert_uint_gt(config.memory_bytes, 0);
 }
 
-/* What a user by this socket may have. */
+/* The bytes that a user by this socket may have. */
 static uint64_t bytes_by(const char *socket)
 {
     return dlxd_quotas_of_socket(&config.quotas, socket)->max[DLXD_BYTES];

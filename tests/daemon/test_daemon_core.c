@@ -296,7 +296,7 @@ TEST_OF(core, own_user_and_root_may_come_in)
                      "uid 1001 may not use this daemon, which serves uid 1000 and root: start it "
                      "with --allow-user=1001, or use a daemon of your own");
     ck_assert_int_eq(admit(1000, 0), DLX_E_ACCESS);
-    ck_assert_int_eq(admit(65534, 65534), DLX_E_ACCESS); /* nobody in particular */
+    ck_assert_int_eq(admit(65534, 65534), DLX_E_ACCESS); /* a user without a rule */
 }
 
 TEST_OF(core, allowed_users_may_do_everything_and_others_nothing)
@@ -319,7 +319,7 @@ TEST_OF(core, allowed_users_may_do_everything_and_others_nothing)
                                            "add a rule to dlpackd.conf, or join a group that "
                                            "has one");
     ck_assert_int_eq(dlxd_policy_admit(&policy, &(struct dlxd_principal){.uid = 65534}),
-                     DLX_E_ACCESS); /* it has no rights, even if somebody lists it */
+                     DLX_E_ACCESS); /* it has no rights, even if a rule lists it */
     dlxd_rules_deinit(&rules);
 }
 

@@ -138,7 +138,7 @@ TEST(a_drain_that_holds_nothing_is_let_go_at_once)
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds);
 }
 
-/* It could take what comes: its publisher keeps the page. */
+/* The subscriber could take later messages: its publisher keeps the page. */
 TEST(a_drain_that_does_not_say_that_it_has_closed_stays_charged)
 {
     struct reading reading;
@@ -179,7 +179,7 @@ LOOP_TEST(a_newcomer_that_meets_a_limit_is_told_of_them_or_takes_their_place, 0,
                       strstr(why, whose[_i]),
                   "%s", why);
     expect(5);
-    give_back(3); /* and nobody tells */
+    give_back(3); /* and no client tells */
     join_in_the_end(&next);
     expect(4);
     for (int i = 0; i < 5; i++)
@@ -345,7 +345,7 @@ TEST(lists_have_only_those_that_hold_something)
     ck_assert_uint_eq(n_listed(), 1);
 }
 
-/* What a page checks is bounded, and all are found. */
+/* A page checks a bounded number of links, and all are found. */
 TEST(a_long_list_has_all_that_hold_something)
 {
     enum { N = 300 };
@@ -369,7 +369,7 @@ TEST(a_long_list_has_all_that_hold_something)
     ck_assert_uint_eq(n_held, 1);
 }
 
-/* A daemon that ends waits for nobody. */
+/* A daemon that ends waits for no client. */
 /* So a list can go on after the last link that it has told. */
 TEST(drains_are_in_the_order_of_links_however_they_ended)
 {
@@ -431,7 +431,7 @@ TEST(the_end_of_the_daemon_ends_what_drains)
     ck_assert_uint_eq(reader->n_links, 0);
 }
 
-/* Many are looked at in parts, since each takes 5 us of the loop's time: each has its turn. */
+/* The daemon checks many in parts, since each takes 5 us of the loop's time: each has its turn. */
 TEST(everybody_is_looked_at_in_turn)
 {
     enum { MANY = MAX_LINKS, AT_ONCE = 128, PARTS = (MANY + AT_ONCE - 1) / AT_ONCE };

@@ -198,7 +198,7 @@ TEST(kept_memory_counts_after_the_connection_has_ended)
     struct dlxd_client *other = dlx_scene_client(1, 16);
     other->principal->minor = DLX_PROTO_MINOR;
     struct page page = keep(other, 1, SIZE, false);
-    (void)page_new(other); /* which nobody will fill */
+    (void)page_new(other); /* which no client will fill */
     dlxd_client_doom(other);
     dlxd_broker_settle(&dlx_scene.broker);
     expect(0, SIZE);
@@ -251,13 +251,13 @@ TEST(payloads_are_refused_while_former_ones_fill_the_quota)
     fails(grow(p, SIZE + DLX_PAGE), DLX_E_LIMIT,
           "keep 256.0 KiB from before dlpackd was restarted");
     ok(grow(of_reader, SIZE + DLX_PAGE));
-    /* Who comes back does so beside it: else it could never let go of it. */
+    /* A returning publisher exists beside it: else it could never let go of it. */
     Dlx__Wire__PublisherNew back = dlx_scene_publisher_new("t");
     back.resumes = OLD;
     uint64_t id = dlx_scene_call_gets(writer, &back, BODY(PUBLISHER_NEW_REPLY))
                       ->publisher_new_reply->publisher;
     ok(grow(dlxd_publisher_find(writer, id), SIZE + DLX_PAGE));
-    page.bytes[0] = 0; /* nobody has looked since */
+    page.bytes[0] = 0; /* the daemon has not looked since */
     writer->user->former_look_ns = 0;
     ok(grow(p, SIZE + DLX_PAGE));
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * What one program hands to the next one in the same process: the table that names it is believed
- * only if it is what a daemon has written for this process. Calls that fail meanwhile are in
+ * The objects that one program hands to the next one in the same process: the daemon believes the
+ * table of them only if a daemon has written it for this process. Calls that fail meanwhile are in
  * tests/fail/test_fails.c.
  */
 

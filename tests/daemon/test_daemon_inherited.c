@@ -6,7 +6,8 @@
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
 
-/* They have the numbers from 3 on, which are Check's here: so each case is a process of its own. */
+/* Listen fds have the numbers from 3 on, which are Check's here: so each case is a process of its
+ * own. */
 enum { FIRST = 3, N = 3 };
 
 static void tell(const char *n, const char *pid, const char *names)
@@ -140,8 +141,8 @@ static void put(int fd, enum kind kind)
     dlx__close(made[1]);
 }
 
-/* What the first and the third of three descriptors are, and which one is taken: "a" is the name of
- * one, or of its unit; without a name the only socket is. */
+/* The first and the third of three descriptors, and the one that is taken: "a" is the name of one,
+ * or of its unit; without a name the only socket is. */
 static const struct row {
     enum kind first, third;
     const char *names, *name;
@@ -167,7 +168,7 @@ static const struct row {
 };
 static const struct row *row;
 
-/* What nobody has asked for is said then, and everything else is closed. */
+/* Then the daemon tells unexpected descriptors, and closes everything else. */
 static void take_socket(void)
 {
     struct dlxd_manager_fds manager_fds;

@@ -92,7 +92,7 @@ static struct dlxd_ledger_entry golden_entry(uint32_t base, char letter, size_t 
     return entry;
 }
 
-/* What is retained is lost with an upgrade if this fails: see the rules in ledger.h. */
+/* If this test fails, an upgrade loses retained messages: see the rules in ledger.h. */
 TEST(the_layout_of_a_ledger_is_the_one_that_was_released)
 {
     uint8_t golden[GOLDEN_SIZE], bytes[GOLDEN_SIZE];
@@ -196,7 +196,7 @@ TEST(an_entry_beyond_the_limit_is_refused_in_words)
 }
 
 /* A daemon that could not read a ledger, for lack of descriptors, began another one, and could not
- * drop the first. That one is read only if the newest cannot be. */
+ * drop the first. The first is read only if the newest cannot be. */
 TEST(of_two_ledgers_the_newest_counts)
 {
     static char older[] = DLXD_RECORD_LEDGER "900", newest[] = DLXD_RECORD_LEDGER "1000";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What keeps a link from being made or told. Random histories of links and arenas are the
+ * Reasons for which a link is not made or told. Random histories of links and arenas are the
  * simulation's (sim_daemon/).
  */
 #include "ring/layout.h"
@@ -76,7 +76,7 @@ TEST(a_link_waits_while_its_user_has_too_many_descriptors_in_flight)
     expect_open();
 }
 
-/* Others would pay for what it does not read. */
+/* Other users would pay for the packets that it does not read. */
 TEST(a_publisher_whose_user_has_too_many_descriptors_in_flight_is_not_joined)
 {
     int link_sock = begin_joining(dlx_scene_client(1, 1000));

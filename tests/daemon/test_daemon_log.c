@@ -35,7 +35,7 @@ static void end(void)
     ck_assert_int_eq(unlink(journal_path), 0);
 }
 
-/* What is there now. */
+/* The lines that are there now. */
 static const char *read_lines(void)
 {
     ssize_t n = read(lines, text, sizeof text - 1);
@@ -117,8 +117,7 @@ static void refuse_and_count(void)
     }
 }
 
-/* They are what strangers cause: they hide no line of another kind, and those that are left out are
- * counted. */
+/* Refusals, which strangers cause, hide no line of another kind, and omitted ones are counted. */
 TEST(many_refusals_hide_nothing_else)
 {
     const uint64_t deadline = dlx__deadline(PATIENCE);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the daemon tells its service manager: sd_notify(3). */
+/* The daemon's messages to its service manager: sd_notify(3). */
 #include "daemon/persist/notify.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/run.h"

@@ -282,7 +282,7 @@ TEST(a_publisher_joins_many_spare_links_step_by_step)
     ck_assert_uint_eq(n, N);
 }
 
-/* Nobody reads: what its links were to be told is known at the end all the same. */
+/* No subscriber reads: the daemon still knows at the end what the links had to be told. */
 TEST(a_publisher_with_many_links_ends_step_by_step)
 {
     struct dlxd_publisher *publisher = dlx_scene_publisher(client, "t");
@@ -331,7 +331,7 @@ static void come_and_go(const char *topic, const struct dlxd_publisher_config *c
     dlxd_broker_settle(&dlx_scene.broker);
 }
 
-/* What its failed links say that it has missed. */
+/* The number of messages that the reader's failed links report as missed. */
 static uint64_t n_missed(const struct reader *reader)
 {
     uint64_t missed = 0;
@@ -362,7 +362,7 @@ TEST(failed_links_that_nobody_reads_are_bounded_and_what_was_missed_is_exact)
     ck_assert_uint_eq(client->user->used[DLXD_FAILED], 0);
 }
 
-/* Whatever failed first: the subscriber counts what was missed of a publisher that has gone, and
+/* Whatever failed first, the subscriber counts missed messages of a publisher that has gone, and
  * knows no such publisher. */
 TEST(the_count_of_missed_messages_is_exact_after_other_failures)
 {
@@ -400,7 +400,7 @@ TEST(failed_links_of_all_subscriptions_of_a_user_have_a_limit)
         ck_assert_uint_eq(n_missed(&readers[i]), 100);
 }
 
-/* Those that the answer to Subscribe counts are told one by one, or not at all. */
+/* The offers that the answer to Subscribe counts are told one by one, or not at all. */
 TEST(a_subscriber_that_leaves_offers_unread_is_disconnected_at_the_limit)
 {
     enum { LIMIT = 10 };

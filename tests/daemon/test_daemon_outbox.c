@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptors in flight are on who causes them, until they have been received. Who asks hears that
- * a packet was. */
+/* Descriptors in flight are charged to the user that causes them, until they are received. A sender
+ * that asks is told when a packet was received. */
 #include "daemon/users/outbox.h"
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/fds.h"
@@ -130,7 +130,7 @@ TEST(a_packet_that_is_not_sent_is_not_charged)
     ck_assert_uint_eq(in_flight(A), n);
 }
 
-/* Whoever does not read takes nothing from who does. */
+/* A user that does not read takes nothing from one that does. */
 TEST(a_user_that_does_not_read_leaves_some_to_others)
 {
     dlx_scene.broker.users.all_in_flight_max = 100;
@@ -190,7 +190,8 @@ TEST(a_socket_that_was_read_is_closed_at_once)
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds + 1);
 }
 
-/* Whoever closes a socket that its client has not read pays for it, and not who caused it. */
+/* The owner of a socket that its client has not read pays for the packets when it is closed, not
+ * their cause. */
 TEST(descriptors_unread_when_a_socket_ends_are_on_its_owner)
 {
     must_send(B, 3);
@@ -217,7 +218,7 @@ TEST(a_client_that_sends_its_own_end_over_itself_keeps_nothing)
     ck_assert_uint_eq(in_flight(A), 0);
 }
 
-/* What moves to a user beyond its limit leaves nothing to others, and not everything. */
+/* Charges that move to a user beyond its limit leave nothing to others, and not everything. */
 TEST(beyond_the_limit_nothing_is_left)
 {
     dlx_scene.broker.users.all_descriptors_max = dlx_scene.broker.users.all_descriptors;
@@ -228,7 +229,7 @@ TEST(beyond_the_limit_nothing_is_left)
     (void)dlx_users_refused(user(B), DLXD_OBJECTS, 1);
 }
 
-/* A user is looked at whose flights are all that is left of it. */
+/* The daemon checks also a user of which only flights are left. */
 TEST(a_user_that_has_left_goes_when_its_descriptors_have_landed)
 {
     must_send(B, 1);
@@ -293,7 +294,7 @@ TEST(a_packet_without_descriptors_keeps_no_closed_socket)
     ck_assert(!dlxd_flights_are_left(&dlx_scene.broker.users));
 }
 
-/* Whoever uses up what may be in flight still hears of drops. */
+/* A user with as much in flight as it may have still hears of drops. */
 TEST(a_packet_without_descriptors_meets_no_limit)
 {
     dlx_scene.broker.users.all_in_flight_max = 100;

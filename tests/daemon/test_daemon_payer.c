@@ -104,7 +104,7 @@ TEST(a_dropped_arena_is_on_who_has_yet_to_be_told_and_then_on_who_has_yet_to_rea
     ck_assert_uint_eq(publisher->dropped.n, 0);
 }
 
-/* Whoever was told last may be the first to read. */
+/* The last one that was told may be the first to read. */
 TEST(a_subscriber_that_reads_a_drop_early_leaves_it_to_the_others)
 {
     drop();
@@ -118,7 +118,8 @@ TEST(a_subscriber_that_reads_a_drop_early_leaves_it_to_the_others)
     is_charged_to(WRITER);
 }
 
-/* Whoever says that it has received a packet, and has not, goes on paying: for descriptors, too. */
+/* A client that acknowledges a packet that it has not received goes on paying, for descriptors,
+ * too. */
 TEST(an_acknowledgement_is_believed_once_the_packets_were_read)
 {
     drop();
@@ -154,7 +155,7 @@ TEST(a_drop_that_was_told_and_not_read_is_on_the_next_link)
     ck_assert_uint_eq(publisher->dropped.n, 0);
     dlx_scene_receive_all(theirs[FIRST]);
     dlx_scene_receive_all(theirs[SECOND]);
-    dlx_scene_look(); /* nobody wants to know any more */
+    dlx_scene_look(); /* no client wants to know any more */
 }
 
 static int ask_for_arena(struct dlxd_user *user)
@@ -173,7 +174,7 @@ static int ask_for_link(struct dlxd_user *user)
     return dlxd_link_new_spare(subscriptions[FIRST], ++dlx_scene.broker.registry.last_link);
 }
 
-/* Whoever reads what he is told is refused nothing since the daemon has yet to see it. */
+/* A user that reads its notifications is refused nothing because the daemon has yet to see that. */
 LOOP_TEST(a_user_at_the_limit_of_bytes_gets_what_reading_has_freed, 0, 2)
 {
     int (*const ask[])(struct dlxd_user *) = {ask_for_arena, ask_for_link};
@@ -212,7 +213,7 @@ TEST(memory_of_a_publisher_that_has_gone_is_on_its_subscribers)
     ck_assert_uint_eq(dlx_scene.broker.users.all_bytes, 0);
 }
 
-/* He cannot be kept from having it, but he gets nothing more. */
+/* The daemon cannot take the memory from the user, but gives it no more. */
 TEST(a_user_beyond_his_limit_gets_nothing_until_he_lets_go)
 {
     struct dlxd_user *user = clients[FIRST]->user;
@@ -224,7 +225,7 @@ TEST(a_user_beyond_his_limit_gets_nothing_until_he_lets_go)
     (void)dlx_users_charge(user, DLXD_BYTES, 1);
 }
 
-/* Its task goes on in the time of its owner, who pays nothing any more. */
+/* The publisher's task goes on in the time of its owner, who pays nothing any more. */
 TEST(an_owner_who_has_left_is_forgotten_when_his_publisher_is)
 {
     dlxd_client_free(clients[WRITER]);

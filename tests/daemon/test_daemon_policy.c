@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who a client is, who pays for it, and that the policy is asked wherever something is made,
- * offered, listed or dropped. */
+/* The user of a client, the user that pays for it, and the policy, which decides wherever an object
+ * is made, offered, listed or dropped. */
 #include "daemon/gpu/origin.h"
 #include "daemon/objects/offer.h"
 #include "daemon/objects/publisher_state.h"
@@ -76,7 +76,7 @@ TEST(neither_a_group_nor_a_version_buys_a_quota_but_a_socket_does)
     ck_assert_ptr_ne(by_pods, other);
 }
 
-/* It is another user's to the next daemon, too. */
+/* The publisher belongs to another user for the next daemon, too. */
 TEST(the_socket_of_a_publisher_is_in_the_ledger)
 {
     struct dlxd_publisher_former former;

@@ -151,13 +151,13 @@ TEST(others_regions_are_looked_at_meanwhile)
     (void)answer(&actors[0], BODY(OK), 3);
 }
 
-/* In the midst of it. The arena is charged to nobody any more, and closed in the end. */
+/* In the midst of the proof. The arena is charged to no user any more, and closed in the end. */
 LOOP_TEST(a_client_that_goes_while_its_region_is_looked_at_leaves_nothing, 0, 2)
 {
     struct actor *a = &actors[0];
     uint32_t arena = new_arena(a, DLX_PAGE, _i == 0);
     struct dlxd_user *user = dlxd_user_ref(a->client->user);
-    /* Its socket, pidfd, link socket, membership page, control block and arena go. */
+    /* The client's socket, pidfd, link socket, membership page, control block and arena go. */
     size_t n_fds = dlx_test_broker_n_fds(&dlx_scene) - 6;
     keep_busy(a);
     say_ready(a, arena, 3);
@@ -171,7 +171,7 @@ LOOP_TEST(a_client_that_goes_while_its_region_is_looked_at_leaves_nothing, 0, 2)
     ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
 }
 
-/* Whatever their size: what many of them have together takes as long. */
+/* Regions of any size: many of them together take as long. */
 LOOP_TEST(regions_are_closed_beside_the_loop, 0, 3)
 {
     enum { N = 64 };

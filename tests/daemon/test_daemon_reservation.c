@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that is charged, and that nobody populates, is returned; what grows, or is there, is
+/* Memory that is charged, and that no writer populates, is returned; growing or populated memory is
  * not. */
 #include "tests/daemon/harness_scene.h"
 #include "daemon/objects/publisher_state.h"
@@ -52,7 +52,7 @@ TEST(an_arena_that_is_not_populated_is_returned)
     ck_assert(dlxd_list_empty(&dlx_scene.broker.reservations));
 }
 
-/* One takes 10 us of the loop's time, and a client may have thousands. */
+/* A reservation takes 10 us of the loop's time, and a client may have thousands. */
 TEST(many_reservations_are_returned_in_parts)
 {
     enum { MANY = 200, AT_ONCE = 16 };
@@ -103,7 +103,7 @@ TEST(an_arena_that_grows_is_left_alone)
     ck_assert_uint_eq(bytes(), used);
 }
 
-/* Its writer may be touching them, which does not show. */
+/* The writer may be touching the pages, which does not show. */
 TEST(an_arena_with_all_its_pages_is_left_alone)
 {
     ck_assert_int_eq(fallocate(fd, 0, 0, ARENA_SIZE), 0);

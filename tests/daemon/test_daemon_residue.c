@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names that killed daemons left are removed; nobody else's. */
+/* Names that killed daemons left are removed; no others. */
 #include "common/shm_name.h"
 #include "daemon/memory/stale_shm.h"
 #include "tests/harness/fork.h"

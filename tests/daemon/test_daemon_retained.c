@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who may drop what is retained, when it ends, and what a former daemon left: users, times and
+/* Rights to drop retained messages, their end, and those of a former daemon: users, times and
  * regions that a test cannot have for real. */
 #include "common/memory.h"
 #include "ring/layout.h"
@@ -22,16 +22,16 @@ static void set_up(void)
     life[1] = 0;
 }
 
-/* What most of them are. */
+/* The arguments of most publishers here. */
 #define RETAINS_2(...) PUBLISHER_CONFIG(.history = 4, .retain = 2, __VA_ARGS__)
 
-/* One that is ready and has published so many messages. */
+/* A publisher that is ready and has published this many messages. */
 static struct dlxd_publisher *new_publisher(struct dlxd_client *client, uint64_t head)
 {
     return dlx_test_broker_publisher(client, "t", RETAINS_2(), head);
 }
 
-/* One that has left, too. */
+/* Makes a publisher that has left, too. */
 static void leave_messages(struct dlxd_client *client, uint64_t head, uint64_t retain_for_ns)
 {
     (void)dlxd_publisher_end(
@@ -238,7 +238,7 @@ static const struct dlxd_publisher_former former_publisher = {
 
 enum { CONTROL, ARENA_1, ARENA_4, N_REGIONS };
 
-/* What the service manager kept, and the ledger says. */
+/* The records of the ledger, and the service manager's descriptors. */
 static const struct restored {
     uint32_t n_entries, first, n;
     int regions[N_REGIONS];
@@ -274,7 +274,7 @@ LOOP_TEST(regions_that_cannot_be_a_publisher_are_not_restored, 0, DLX_ARRAY_SIZE
     ck_assert_msg(r == row->code, "%d, %s", r, dlx__error_message());
     for (uint32_t i = 0; i < N_REGIONS; i++)
         if (r < 0 || i < row->first || i >= row->first + row->n)
-            close(regions[i].fd); /* nobody took it */
+            close(regions[i].fd); /* no record took it */
     if (r < 0) {                  /* no charge is left, which would keep the user */
         ck_assert(dlxd_list_empty(&dlx_scene.broker.users.users));
         return;
@@ -292,7 +292,8 @@ static uint64_t retained_bytes(const struct dlxd_user *user)
     return user->used[DLXD_RETAINED_BYTES];
 }
 
-/* From the start on, so that there is room at the end; until nobody can get it any more. */
+/* Counted from the start on, so that there is room at the end; until no subscriber can get it any
+ * more. */
 TEST(memory_that_stays_is_counted_until_it_goes)
 {
     struct dlxd_client *client = new_client(1000);
@@ -318,7 +319,7 @@ TEST(memory_that_stays_is_counted_until_it_goes)
     dlxd_user_unref(user);
 }
 
-/* It is no part of what is retained, and nobody can make it ready any more. */
+/* Such an arena has no retained messages, and no client can make it ready any more. */
 TEST(an_arena_that_was_never_ready_goes_with_its_client)
 {
     int writer;
@@ -334,8 +335,7 @@ TEST(an_arena_that_was_never_ready_goes_with_its_client)
     ck_assert_uint_eq(publisher->unready.n, 0);
 }
 
-/* A subscriber that still reads what was dropped, or has gone, keeps it mapped, and nobody else can
- * get it. */
+/* A subscriber that still reads dropped messages keeps them mapped; no other one can get them. */
 TEST(memory_that_a_subscriber_still_has_is_not_retained)
 {
     int sock;
@@ -383,7 +383,7 @@ TEST(a_publisher_that_would_retain_beyond_the_limit_is_refused_from_the_start)
     (void)dlx_test_broker_publisher(client, "p", &dlx_scene_plain, 1);
 }
 
-/* Its control block alone is there, with what that says. */
+/* Only the publisher's control block is there, with its content. */
 static struct dlxd_publisher *read_back(const struct dlxd_publisher_former *former, uint64_t head,
                                         bool heeds_locks)
 {
@@ -493,8 +493,9 @@ LOOP_TEST(reannounced_publisher_is_shown_once, 0, 2)
     ck_assert_uint_eq(n_publishers(), 3);
 }
 
-/* It had announced itself again, and the daemon was killed before it read that the new block has
- * what the old one retains. An idle publisher says that to no later daemon. */
+/* The publisher had announced itself again, and the daemon was killed before it read that the new
+ * block has the retained messages of the old one. An idle publisher does not tell a later daemon.
+ */
 LOOP_TEST(reannounced_publisher_replaces_itself_when_it_is_restored, 0, 4)
 {
     bool heeds = _i % 2, is_dead = _i / 2;
@@ -515,8 +516,8 @@ LOOP_TEST(reannounced_publisher_replaces_itself_when_it_is_restored, 0, 4)
         die();
 }
 
-/* It lives, and what it retains is its own to replace. Once it has died, anybody's may who
- * could. */
+/* The publisher lives, and replaces its retained messages itself. Once it has died, any publisher
+ * that could may do so. */
 LOOP_TEST(a_live_publisher_is_replaced_by_itself_only, 0, 4)
 {
     bool heeds = _i % 2, dies = _i / 2;

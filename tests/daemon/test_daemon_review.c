@@ -133,8 +133,8 @@ TEST(links_of_each_subscription_are_reviewed)
     ck_assert_int_eq(client->dismissed, DLX_E_ACCESS);
 }
 
-/* What is retained drops no more messages, so reliable subscriptions join it; nor does what has
- * gone, of which the link stays for a while. */
+/* A retained publisher drops no more messages, so reliable subscriptions join it; nor does one that
+ * has gone, whose link stays for a while. */
 TEST(reliable_link_to_a_retained_publisher_that_has_gone_is_left_alone)
 {
     int fd;

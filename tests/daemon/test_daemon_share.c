@@ -79,7 +79,7 @@ TEST(links_that_end_are_given_back_to_the_share)
     }
 }
 
-/* The messages that it retains have nobody whose links could be used up. */
+/* Its retained messages have no client whose links could be used up. */
 TEST(a_publisher_that_leaves_its_client_takes_its_links_out_of_the_shares)
 {
     ck_assert_uint_eq(subscribe_often(GREEDY), FAIR);

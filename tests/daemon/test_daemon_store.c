@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What the service manager is sent, when, and for whom: users, amounts and times that a test cannot
- * have for real. */
+/* Packets to the service manager, their times and their users: users, amounts and times that a test
+ * cannot have for real. */
 
 #include "daemon/persist/handover.h"
 #include "daemon/persist/manager_fds.h"
@@ -153,7 +153,7 @@ TEST_OF(store, users_take_turns)
         n_greedy += strstr(last, "FDNAME=1000-") != NULL;
         n_other += strstr(last, "FDNAME=1001-") != NULL;
     }
-    /* One of each for one of its own. */
+    /* One descriptor of the greedy user for each of another one. */
     ck_assert_uint_ge(n_greedy, FEW);
     ck_assert_uint_le(n_greedy, FEW + 1);
     ck_assert_uint_ge(n_other, FEW);
@@ -289,7 +289,8 @@ TEST_OF(shares, a_user_cannot_take_all_that_the_manager_keeps)
                   "%s", dlx__error_message());
 }
 
-/* Who finds regions without one takes them to have no writer, however soon a daemon ended. */
+/* A daemon that finds regions without a pidfd takes them to have no writer, however soon the last
+ * one ended. */
 TEST_OF(shares, a_pidfd_is_kept_before_the_regions_of_its_publisher)
 {
     begin_store(OWN, 100);

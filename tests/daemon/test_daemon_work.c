@@ -30,7 +30,7 @@ static void look(void)
     (void)uv_run(&dlx_scene.loop, UV_RUN_NOWAIT);
 }
 
-/* One step of one task. */
+/* Runs a step of a task. */
 static void run_step(void)
 {
     dlxd_work_run(&dlx_scene.broker.users, 1);
@@ -87,8 +87,8 @@ TEST(users_take_turns_and_so_do_the_tasks_of_one)
     ck_assert(!dlxd_work_is_left(&dlx_scene.broker.users));
 }
 
-/* Then the loop looks at its sockets: whoever comes meanwhile waits for a slice, not for as long as
- * others have work. */
+/* Then the loop looks at its sockets: a client that comes meanwhile waits for a slice, not for as
+ * long as others have work. */
 TEST(a_turn_has_one_slice_of_each_user)
 {
     enum { TURNS = 3 };
@@ -173,7 +173,7 @@ TEST(many_connections_of_one_user_delay_another_by_a_step)
         ck_assert_uint_eq(read_replies(greedy[i], 1), EACH); /* all of them, in order */
 }
 
-/* It is looked at again when it has been read to the end. */
+/* The loop looks at the socket again when it has been read to the end. */
 TEST(a_socket_that_waits_for_its_turn_is_not_looked_at_again)
 {
     struct dlxd_client *client = dlx_scene_client(0, 10);
@@ -246,7 +246,7 @@ TEST(requests_above_the_pace_wait_and_others_do_not)
     dlxd_quotas_deinit(&quotas);
 }
 
-/* Its end does not wait: it gives back what others may have. A raised limit holds at once. */
+/* The client's end does not wait: it gives back memory for others. A raised limit holds at once. */
 TEST(a_client_that_waits_for_its_pace_can_be_ended_and_let_go)
 {
     int fds[2];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Jobs beside the loop: one that does not end holds up its own user alone; without threads nobody
- * dies. */
+/* Jobs beside the loop: one that does not end holds up its own user alone; without threads no
+ * client dies. */
 
 #include "daemon/base/worker.h"
 #include "tests/harness/fork.h"
@@ -63,7 +63,7 @@ static bool is_closed(int fd)
     return poll(&p, 1, 0) == 1;
 }
 
-/* A job. One that is stuck has begun, and goes on when it is let go. */
+/* A job. A stuck job has begun, and goes on when it is let go. */
 struct work {
     bool is_stuck, done;
     sem_t begun, go;
@@ -147,7 +147,7 @@ TEST(a_job_that_does_not_end_holds_up_only_its_user)
     for (size_t i = 0; i < DLX_ARRAY_SIZE(others); i++)
         wait_done(&others[i]);
     ck_assert(!stuck.done && !behind.done);
-    /* Others have run meanwhile, and ended. */
+    /* Other jobs have run meanwhile, and ended. */
     uint64_t longest = dlxd_workers_longest_ns(workers), since = dlx__now_ns() - before;
     ck_assert(longest > 0 && longest <= since + 1);
     ck_assert_uint_gt(dlxd_workers_longest_ns(workers), longest);
@@ -214,7 +214,7 @@ TEST(everything_is_closed)
     ck_assert_ptr_null(dlxd_workers_free(NULL));
 }
 
-/* It is left to the end of the process, which does not wait for it either. */
+/* The job is left to the end of the process, which does not wait for it either. */
 TEST(the_end_does_not_wait_for_a_job_that_does_not_end)
 {
     pid_t pid = dlx_test_fork();
@@ -229,7 +229,7 @@ TEST(the_end_does_not_wait_for_a_job_that_does_not_end)
     dlx_test_fork_join(pid);
 }
 
-/* What the thread `tid` of this process blocks, one bit a signal. */
+/* The signals that the thread `tid` of this process blocks, one bit each. */
 static uint64_t blocked_signals(const char *tid)
 {
     char path[64], line[256];

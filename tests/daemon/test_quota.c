@@ -64,7 +64,7 @@ TEST_OF(quota, a_socket_has_its_class_and_the_others_the_default_one)
                      "connections of class pods); raise it in [quota pods] of dlpackd.conf");
 }
 
-/* Who uses the service of the machine neither ends it nor chooses its options. */
+/* A user of the machine's service neither ends it nor chooses its options. */
 TEST_OF(quota, a_refusal_names_the_configuration_that_has_the_limit)
 {
     struct dlxd_user *a = user_by(5, DLXD_SOCKET_MAIN), *b = user_by(5, "p");
@@ -107,7 +107,7 @@ TEST_OF(quota, descriptors_may_have_a_limit_of_their_own)
                      "(quota descriptors); raise it in [quota default] of dlpackd.conf");
 }
 
-/* What dlxd_user_limit() says is what it gets, and no byte more. */
+/* The user gets as much as dlxd_user_limit() says, and no byte more. */
 TEST_OF(quota, the_limit_is_what_others_leave)
 {
     struct dlxd_user *a = user_by(1, DLXD_SOCKET_MAIN), *b = user_by(2, DLXD_SOCKET_MAIN);
@@ -151,7 +151,7 @@ TEST_OF(quota, amounts_are_in_units_for_people)
     ck_assert_str_eq(dlxd_quota_amount(DLXD_LINKS, UINT64_MAX, text), "18446744073709551615");
 }
 
-/* What is there already is counted, and stands in the way of what is new. */
+/* Existing memory is counted, and leaves less room for new memory. */
 TEST_OF(quota, memory_that_a_former_daemon_knew_is_charged_beyond_the_limit)
 {
     struct dlxd_charge former = {.user = NULL};
