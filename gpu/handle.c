@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/handle.h"
+#include "common/bytes.h"
 #include "common/error.h"
-#include <endian.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,45 +23,6 @@ enum {
 };
 _Static_assert(AT_TOKEN + 64 == DLX_GPU_HEADER_SIZE, "layout");
 _Static_assert(DLX_GPU_BYTES_MAX <= DLX_PACKET_SIZE_MAX, "a part fits in a packet");
-
-static void put16(uint8_t *at, uint16_t v)
-{
-    v = htole16(v);
-    memcpy(at, &v, sizeof v);
-}
-
-static void put32(uint8_t *at, uint32_t v)
-{
-    v = htole32(v);
-    memcpy(at, &v, sizeof v);
-}
-
-static void put64(uint8_t *at, uint64_t v)
-{
-    v = htole64(v);
-    memcpy(at, &v, sizeof v);
-}
-
-static uint16_t get16(const uint8_t *at)
-{
-    uint16_t v;
-    memcpy(&v, at, sizeof v);
-    return le16toh(v);
-}
-
-static uint32_t get32(const uint8_t *at)
-{
-    uint32_t v;
-    memcpy(&v, at, sizeof v);
-    return le32toh(v);
-}
-
-static uint64_t get64(const uint8_t *at)
-{
-    uint64_t v;
-    memcpy(&v, at, sizeof v);
-    return le64toh(v);
-}
 
 const char *dlx__gpu_kind_text(uint32_t kind)
 {
@@ -114,9 +75,9 @@ void dlx__gpu_handle_encode_outline(const struct dlx_gpu_handle *handle,
     ret[AT_VERSION] = VERSION;
     ret[AT_KIND] = (uint8_t)handle->kind;
     memcpy(ret + AT_DEVICE, handle->device.bytes, sizeof handle->device.bytes);
-    put64(ret + AT_ID, handle->id);
-    put64(ret + AT_SIZE, handle->size);
-    put32(ret + AT_N_CHUNKS, handle->n_chunks);
+    dlx__put64(ret + AT_ID, handle->id);
+    dlx__put64(ret + AT_SIZE, handle->size);
+    dlx__put32(ret + AT_N_CHUNKS, handle->n_chunks);
     memcpy(ret + AT_TOKEN, handle->token, sizeof handle->token);
 }
 
@@ -126,10 +87,10 @@ size_t dlx__gpu_handle_encode(const struct dlx_gpu_handle *handle, uint32_t firs
 {
     uint32_t n = DLX_MIN(handle->n_chunks - first, DLX_PACKET_FDS_MAX);
     dlx__gpu_handle_encode_outline(handle, ret);
-    put16(ret + AT_N_HERE, (uint16_t)n);
-    put32(ret + AT_FIRST, first);
+    dlx__put16(ret + AT_N_HERE, (uint16_t)n);
+    dlx__put32(ret + AT_FIRST, first);
     for (uint32_t i = 0; i < n; i++) {
-        put64(ret + DLX_GPU_HEADER_SIZE + (size_t)8 * i, handle->chunks[first + i].size);
+        dlx__put64(ret + DLX_GPU_HEADER_SIZE + (size_t)8 * i, handle->chunks[first + i].size);
         ret_borrow_fds[i] = handle->chunks[first + i].fd;
     }
     *ret_n_fds = n;
@@ -171,18 +132,18 @@ static int decode_header(const uint8_t *data, size_t size, size_t n_fds, struct 
                          "not know (it knows 1 to %u)",
                          data[AT_KIND], DLX_GPU_KINDS_END - 1);
     *ret = (struct dlx_gpu_handle){.kind = data[AT_KIND],
-                                   .id = get64(data + AT_ID),
-                                   .size = get64(data + AT_SIZE),
-                                   .n_chunks = get32(data + AT_N_CHUNKS)};
+                                   .id = dlx__get64(data + AT_ID),
+                                   .size = dlx__get64(data + AT_SIZE),
+                                   .n_chunks = dlx__get32(data + AT_N_CHUNKS)};
     memcpy(ret->device.bytes, data + AT_DEVICE, sizeof ret->device.bytes);
     memcpy(ret->token, data + AT_TOKEN, sizeof ret->token);
-    *ret_first = get32(data + AT_FIRST);
-    uint32_t n_here = get16(data + AT_N_HERE);
+    *ret_first = dlx__get32(data + AT_FIRST);
+    uint32_t n_here = dlx__get16(data + AT_N_HERE);
     if (n_here > DLX_PACKET_FDS_MAX || size != DLX_GPU_HEADER_SIZE + (size_t)8 * n_here)
         return fail_field("number of chunks for its size");
     if (n_here != n_fds)
         return fail_field("number of file descriptors");
-    if (get32(data + AT_ZERO32) != 0 || get64(data + AT_ZERO64) != 0)
+    if (dlx__get32(data + AT_ZERO32) != 0 || dlx__get64(data + AT_ZERO64) != 0)
         return fail_field("reserved field");
     if (ret->id == 0)
         return fail_field("allocation id");
@@ -212,7 +173,7 @@ static int check_sizes(const struct dlx_gpu_handle *handle, const struct dlx_gpu
     for (uint32_t i = 0; i < handle->n_received; i++)
         left -= handle->chunks[i].size;
     for (size_t i = 0; i < n; i++) {
-        uint64_t size = get64(sizes + 8 * i);
+        uint64_t size = dlx__get64(sizes + 8 * i);
         if (size == 0 || size > left)
             return fail_field("size of a chunk");
         left -= size;
@@ -247,7 +208,7 @@ int dlx__gpu_handle_decode(struct dlx_gpu_handle *handle, const uint8_t *data, s
         *handle = part;
     for (size_t i = 0; i < n_fds; i++) {
         struct dlx_gpu_chunk *chunk = &handle->chunks[first + i];
-        chunk->size = get64(data + DLX_GPU_HEADER_SIZE + 8 * i);
+        chunk->size = dlx__get64(data + DLX_GPU_HEADER_SIZE + 8 * i);
         chunk->fd = dlx__steal_fd(&take_fds[i]);
     }
     handle->n_received += (uint32_t)n_fds;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "keeper/wire.h"
+#include "common/bytes.h"
 #include "common/error.h"
-#include <endian.h>
 #include <linux/sockios.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -37,45 +37,6 @@ static const struct kind kinds[] = {
 #undef KIND
 };
 
-static void put16(uint8_t *at, uint16_t v)
-{
-    v = htole16(v);
-    memcpy(at, &v, sizeof v);
-}
-
-static void put32(uint8_t *at, uint32_t v)
-{
-    v = htole32(v);
-    memcpy(at, &v, sizeof v);
-}
-
-static void put64(uint8_t *at, uint64_t v)
-{
-    v = htole64(v);
-    memcpy(at, &v, sizeof v);
-}
-
-static uint16_t get16(const uint8_t *at)
-{
-    uint16_t v;
-    memcpy(&v, at, sizeof v);
-    return le16toh(v);
-}
-
-static uint32_t get32(const uint8_t *at)
-{
-    uint32_t v;
-    memcpy(&v, at, sizeof v);
-    return le32toh(v);
-}
-
-static uint64_t get64(const uint8_t *at)
-{
-    uint64_t v;
-    memcpy(&v, at, sizeof v);
-    return le64toh(v);
-}
-
 static int fail_field(const char *field)
 {
     return dlx__fail(DLX_E_PROTOCOL, "a packet of the GPU keeper has a wrong %s", field);
@@ -93,7 +54,7 @@ static int check_body(enum body body, const uint8_t *data, size_t size)
             size / DLX_KEEPER_CLAIM_SIZE > DLX_KEEPER_CLAIMS_MAX)
             return fail_field("number of origins");
         for (size_t at = 0; at < size; at += DLX_KEEPER_CLAIM_SIZE)
-            if (get64(data + at) == 0)
+            if (dlx__get64(data + at) == 0)
                 return fail_field("origin");
         return 0;
     default:
@@ -115,17 +76,17 @@ int dlx__keeper_decode(const struct dlx_packet *packet, struct dlx_keeper_packet
     const struct kind *kind = &kinds[data[AT_KIND]];
     struct dlx_keeper_packet got = {
         .kind = data[AT_KIND],
-        .serial = get32(data + AT_SERIAL),
-        .origin = get64(data + AT_ORIGIN),
-        .allocation = get64(data + AT_ALLOCATION),
-        .uid = get32(data + AT_UID),
-        .socket = get32(data + AT_SOCKET),
-        .reader = get32(data + AT_READER),
-        .code = (int32_t)get32(data + AT_CODE),
+        .serial = dlx__get32(data + AT_SERIAL),
+        .origin = dlx__get64(data + AT_ORIGIN),
+        .allocation = dlx__get64(data + AT_ALLOCATION),
+        .uid = dlx__get32(data + AT_UID),
+        .socket = dlx__get32(data + AT_SOCKET),
+        .reader = dlx__get32(data + AT_READER),
+        .code = (int32_t)dlx__get32(data + AT_CODE),
         .body = data + DLX_KEEPER_HEADER_SIZE,
         .body_size = packet->size - DLX_KEEPER_HEADER_SIZE,
     };
-    if (get16(data + AT_ZERO16) != 0)
+    if (dlx__get16(data + AT_ZERO16) != 0)
         return fail_field("reserved field");
     if (!(kind->fields & SERIAL) && got.serial != 0)
         return fail_field("serial");
@@ -156,14 +117,14 @@ void dlx__keeper_claim(const struct dlx_keeper_packet *packet, size_t i, uint64_
                        uint64_t *ret_user)
 {
     const uint8_t *at = packet->body + i * DLX_KEEPER_CLAIM_SIZE;
-    *ret_origin = get64(at);
-    *ret_user = get64(at + 8);
+    *ret_origin = dlx__get64(at);
+    *ret_user = dlx__get64(at + 8);
 }
 
 void dlx__keeper_put_claim(uint8_t ret[DLX_KEEPER_CLAIM_SIZE], uint64_t origin, uint64_t user)
 {
-    put64(ret, origin);
-    put64(ret + 8, user);
+    dlx__put64(ret, origin);
+    dlx__put64(ret + 8, user);
 }
 
 int dlx__keeper_send(int sock, const struct dlx_keeper_packet *packet, const int *fds, size_t n_fds)
@@ -173,14 +134,14 @@ int dlx__keeper_send(int sock, const struct dlx_keeper_packet *packet, const int
         return fail_field("size");
     data[AT_VERSION] = DLX_KEEPER_VERSION;
     data[AT_KIND] = (uint8_t)packet->kind;
-    put16(data + AT_ZERO16, 0);
-    put32(data + AT_SERIAL, packet->serial);
-    put64(data + AT_ORIGIN, packet->origin);
-    put64(data + AT_ALLOCATION, packet->allocation);
-    put32(data + AT_UID, packet->uid);
-    put32(data + AT_READER, packet->reader);
-    put32(data + AT_CODE, (uint32_t)packet->code);
-    put32(data + AT_SOCKET, packet->socket);
+    dlx__put16(data + AT_ZERO16, 0);
+    dlx__put32(data + AT_SERIAL, packet->serial);
+    dlx__put64(data + AT_ORIGIN, packet->origin);
+    dlx__put64(data + AT_ALLOCATION, packet->allocation);
+    dlx__put32(data + AT_UID, packet->uid);
+    dlx__put32(data + AT_READER, packet->reader);
+    dlx__put32(data + AT_CODE, (uint32_t)packet->code);
+    dlx__put32(data + AT_SOCKET, packet->socket);
     if (packet->body_size > 0)
         memcpy(data + DLX_KEEPER_HEADER_SIZE, packet->body, packet->body_size);
     return dlx__packet_send(sock, data, DLX_KEEPER_HEADER_SIZE + packet->body_size, fds, n_fds);
