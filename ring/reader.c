@@ -183,19 +183,19 @@ static void show_counters(const struct dlx_reader *r)
     dlx_store64_relaxed(&r->page->lost, r->lost);
 }
 
-void dlx__reader_add_counters(struct dlx_reader *r, uint64_t taken, uint64_t taken_bytes,
-                              uint64_t skipped, uint64_t lost)
+void dlx__reader_add_counters(struct dlx_reader *r, const struct dlx_reader_counters *more)
 {
-    r->taken += taken;
-    r->taken_bytes += taken_bytes;
-    r->skipped += skipped;
-    r->lost += lost;
+    r->taken += more->taken;
+    r->taken_bytes += more->taken_bytes;
+    r->skipped += more->skipped;
+    r->lost += more->lost;
     show_counters(r);
 }
 
 void dlx__reader_move_counters(struct dlx_reader *to, struct dlx_reader *from)
 {
-    dlx__reader_add_counters(to, from->taken, from->taken_bytes, from->skipped, from->lost);
+    const struct dlx_reader_counters moved = dlx__reader_counters(from);
+    dlx__reader_add_counters(to, &moved);
     from->taken = from->taken_bytes = from->skipped = from->lost = 0;
     show_counters(from);
 }

@@ -193,9 +193,20 @@ void dlx__reader_wait(struct dlx_reader *r);
  */
 void dlx__reader_follow(struct dlx_reader *r, uint64_t cursor, uint64_t untold);
 
+struct dlx_reader_counters {
+    uint64_t taken;
+    uint64_t taken_bytes;
+    uint64_t skipped;
+    uint64_t lost;
+};
+
+static inline struct dlx_reader_counters dlx__reader_counters(const struct dlx_reader *r)
+{
+    return (struct dlx_reader_counters){r->taken, r->taken_bytes, r->skipped, r->lost};
+}
+
 /* Adds counters of an ended link, so that lists of links show them. */
-void dlx__reader_add_counters(struct dlx_reader *r, uint64_t taken, uint64_t taken_bytes,
-                              uint64_t skipped, uint64_t lost);
+void dlx__reader_add_counters(struct dlx_reader *r, const struct dlx_reader_counters *more);
 
 /* Moves the counters of `from` to `to`, which continues the stream of `from`. */
 void dlx__reader_move_counters(struct dlx_reader *to, struct dlx_reader *from);
@@ -254,18 +265,6 @@ static inline bool dlx__reader_is_bounded(const struct dlx_reader *r)
 static inline bool dlx__reader_is_told(const struct dlx_reader *r)
 {
     return r->is_told;
-}
-
-struct dlx_reader_counters {
-    uint64_t taken;
-    uint64_t taken_bytes;
-    uint64_t skipped;
-    uint64_t lost;
-};
-
-static inline struct dlx_reader_counters dlx__reader_counters(const struct dlx_reader *r)
-{
-    return (struct dlx_reader_counters){r->taken, r->taken_bytes, r->skipped, r->lost};
 }
 
 /* The number of messages lost or skipped since the last one taken. */

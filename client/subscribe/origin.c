@@ -14,9 +14,8 @@ static uint32_t n_there(const struct dlx_resume_positions *positions)
     return (uint32_t)DLX_MIN(positions->n, DLX_RESUME_POSITIONS_MAX);
 }
 
-/* NULL: it is not remembered. */
-static struct dlx_resume_position *find_position(const struct dlx_resume_positions *positions,
-                                                 uint64_t origin)
+struct dlx_resume_position *dlx__resume_positions_find(const struct dlx_resume_positions *positions,
+                                                       uint64_t origin)
 {
     for (uint32_t i = 0; i < n_there(positions); i++)
         if (positions->entries[i].origin == origin)
@@ -25,13 +24,14 @@ static struct dlx_resume_position *find_position(const struct dlx_resume_positio
 }
 
 void dlx__resume_positions_add(struct dlx_resume_positions *positions, uint64_t origin,
-                               uint64_t seq, uint64_t untold)
+                               uint64_t seq, uint64_t untold,
+                               const struct dlx_reader_counters *counts)
 {
     if (!positions->entries)
         positions->entries = calloc(DLX_RESUME_POSITIONS_MAX, sizeof *positions->entries);
     if (!positions->entries)
         return;
-    struct dlx_resume_position *entry = find_position(positions, origin);
+    struct dlx_resume_position *entry = dlx__resume_positions_find(positions, origin);
     if (!entry) {
         entry = &positions->entries[positions->n++ % DLX_RESUME_POSITIONS_MAX];
         *entry = (struct dlx_resume_position){.origin = origin};
@@ -40,37 +40,10 @@ void dlx__resume_positions_add(struct dlx_resume_positions *positions, uint64_t 
         entry->seq = seq;
         entry->untold = untold;
     }
-}
-
-void dlx__resume_positions_count(struct dlx_resume_positions *positions, uint64_t origin,
-                                 const struct dlx_resume_counts *counts)
-{
-    struct dlx_resume_position *entry = find_position(positions, origin);
-    if (!entry)
-        return;
     entry->counts.taken += counts->taken;
     entry->counts.taken_bytes += counts->taken_bytes;
     entry->counts.skipped += counts->skipped;
     entry->counts.lost += counts->lost;
-}
-
-struct dlx_resume_counts dlx__resume_positions_take_counts(struct dlx_resume_positions *positions,
-                                                           uint64_t origin)
-{
-    struct dlx_resume_counts counts = {0};
-    struct dlx_resume_position *entry = find_position(positions, origin);
-    if (entry) {
-        counts = entry->counts;
-        entry->counts = (struct dlx_resume_counts){0};
-    }
-    return counts;
-}
-
-struct dlx_resume_position dlx__resume_positions_find(const struct dlx_resume_positions *positions,
-                                                      uint64_t origin)
-{
-    const struct dlx_resume_position *entry = find_position(positions, origin);
-    return entry ? *entry : (struct dlx_resume_position){0};
 }
 
 /* ---- links of a subscription ----------------------------------------------------------------- */
@@ -118,45 +91,41 @@ uint64_t dlx__origin_gone_before(struct dlx_subscription *s,
         }
     }
     bool is_own = !dlx__origin_is_anothers(s, 0, origin);
-    struct dlx_resume_position passed = {0};
-    if (is_own)
-        passed = dlx__resume_positions_find(&s->resume_positions, origin);
-    uint64_t since =
-        passed.origin == 0 ? last_seq - DLX_MIN(last_seq, notification->missed) : passed.seq;
+    const struct dlx_resume_position *passed =
+        is_own ? dlx__resume_positions_find(&s->resume_positions, origin) : NULL;
+    uint64_t since = passed ? passed->seq : last_seq - DLX_MIN(last_seq, notification->missed);
     if (since >= last_seq)
         return 0;
     uint64_t n_missed = last_seq - since;
+    uint64_t untold = passed ? passed->untold + n_missed : n_missed;
     bool is_latest = s->args.mode == DLX_MODE_LATEST;
-    *(is_latest ? &s->stats.skipped : &s->stats.lost) += n_missed;
-    if (!is_own)
-        return n_missed;
-    const struct dlx_resume_counts counts = {.skipped = is_latest ? n_missed : 0,
-                                             .lost = is_latest ? 0 : n_missed};
-    dlx__resume_positions_add(&s->resume_positions, origin, last_seq, passed.untold + n_missed);
-    dlx__resume_positions_count(&s->resume_positions, origin, &counts);
+    const struct dlx_reader_counters counts = {.skipped = is_latest ? n_missed : 0,
+                                               .lost = is_latest ? 0 : n_missed};
+    s->stats.skipped += counts.skipped;
+    s->stats.lost += counts.lost;
+    if (is_own)
+        dlx__resume_positions_add(&s->resume_positions, origin, last_seq, untold, &counts);
     return n_missed;
 }
 
 void dlx__origin_remember(struct dlx_subscription *s, const struct dlx_subscriber_link *link,
                           uint64_t n_missed)
 {
-    const struct dlx_reader_counters counted = dlx__reader_counters(&link->core);
-    const struct dlx_resume_counts counts = {counted.taken, counted.taken_bytes, counted.skipped,
-                                             counted.lost};
+    const struct dlx_reader_counters counts = dlx__reader_counters(&link->core);
     dlx__resume_positions_add(&s->resume_positions, link->origin,
                               dlx__reader_cursor(&link->core) + n_missed,
-                              dlx__reader_untold(&link->core) + n_missed);
-    dlx__resume_positions_count(&s->resume_positions, link->origin, &counts);
+                              dlx__reader_untold(&link->core) + n_missed, &counts);
 }
 
-void dlx__origin_resume_counters(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+void dlx__origin_resume(struct dlx_subscription *s, struct dlx_subscriber_link *link,
+                        struct dlx_resume_position *passed)
 {
-    struct dlx_resume_counts counts =
-        dlx__resume_positions_take_counts(&s->resume_positions, link->origin);
+    const struct dlx_reader_counters counts = passed->counts;
     s->stats.taken -= counts.taken;
     s->stats.taken_bytes -= counts.taken_bytes;
     s->stats.skipped -= counts.skipped;
     s->stats.lost -= counts.lost;
-    dlx__reader_add_counters(&link->core, counts.taken, counts.taken_bytes, counts.skipped,
-                             counts.lost);
+    passed->counts = (struct dlx_reader_counters){0};
+    dlx__reader_add_counters(&link->core, &counts);
+    dlx__reader_follow(&link->core, passed->seq, passed->untold);
 }

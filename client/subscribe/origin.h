@@ -7,6 +7,7 @@
  * different ids: by its origin, its id with the first of them.
  */
 
+#include "ring/reader.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -22,16 +23,11 @@ struct dlx_subscription;
  */
 #define DLX_RESUME_POSITIONS_MAX 256U
 
-/* What a subscription has counted on links that have ended: struct dlx_subscription_stats. */
-struct dlx_resume_counts {
-    uint64_t taken, taken_bytes, skipped, lost;
-};
-
 struct dlx_resume_position {
-    uint64_t origin; /* of the publisher */
-    uint64_t seq;    /* the last message that was passed */
-    uint64_t untold; /* as dlx__reader_untold() */
-    struct dlx_resume_counts counts;
+    uint64_t origin;                   /* of the publisher */
+    uint64_t seq;                      /* the last message that was passed */
+    uint64_t untold;                   /* as dlx__reader_untold() */
+    struct dlx_reader_counters counts; /* of links that have ended */
 };
 
 /* All zero: none. */
@@ -41,19 +37,13 @@ struct dlx_resume_positions {
 };
 
 void dlx__resume_positions_deinit(struct dlx_resume_positions *positions);
-/* For lack of memory it is forgotten. */
+/* Adds `counts` to what was counted before. For lack of memory it is forgotten. */
 void dlx__resume_positions_add(struct dlx_resume_positions *positions, uint64_t origin,
-                               uint64_t seq, uint64_t untold);
-/* Counted on a link that has ended, to the publisher with this origin. One that is not remembered
- * has no counts. */
-void dlx__resume_positions_count(struct dlx_resume_positions *positions, uint64_t origin,
-                                 const struct dlx_resume_counts *counts);
-/* The counts of this publisher, whose next link goes on with them. They are zero from then on. */
-struct dlx_resume_counts dlx__resume_positions_take_counts(struct dlx_resume_positions *positions,
-                                                           uint64_t origin);
-/* All zero: nothing, as far as is remembered. */
-struct dlx_resume_position dlx__resume_positions_find(const struct dlx_resume_positions *positions,
-                                                      uint64_t origin);
+                               uint64_t seq, uint64_t untold,
+                               const struct dlx_reader_counters *counts);
+/* NULL: nothing is remembered. */
+struct dlx_resume_position *dlx__resume_positions_find(const struct dlx_resume_positions *positions,
+                                                       uint64_t origin);
 
 /* ---- links of a subscription ----------------------------------------------------------------- */
 
@@ -81,8 +71,9 @@ uint64_t dlx__origin_gone_before(struct dlx_subscription *s,
 void dlx__origin_remember(struct dlx_subscription *s, const struct dlx_subscriber_link *link,
                           uint64_t n_missed);
 
-/* The publisher is known from a link that has ended: the new one goes on with its counters, as
- * whoever lists links sees. The subscription's total stays the same. */
-void dlx__origin_resume_counters(struct dlx_subscription *s, struct dlx_subscriber_link *link);
+/* The publisher is known from a link that has ended: the new one goes on at that position, with its
+ * counters, as whoever lists links sees. The subscription's total stays the same. */
+void dlx__origin_resume(struct dlx_subscription *s, struct dlx_subscriber_link *link,
+                        struct dlx_resume_position *passed);
 
 #endif

@@ -344,15 +344,14 @@ static void start_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
         dlx__subscriber_link_drain(link->after);
         dlx__subscription_activate(s, link->after);
     }
-    struct dlx_resume_position passed =
-        dlx__resume_positions_find(&s->resume_positions, link->origin);
+    struct dlx_resume_position *passed =
+        link->after ? NULL : dlx__resume_positions_find(&s->resume_positions, link->origin);
     dlx__subscriber_link_start(link, s->made_again ? DLX_READER_ALL : link->history,
-                               link->after || passed.origin != 0);
+                               link->after || passed);
     if (link->after) /* not only when it ends: whoever lists links sees this one alone */
         dlx__reader_move_counters(&link->core, &link->after->core);
-    if (!link->after && passed.origin != 0) {
-        dlx__reader_follow(&link->core, passed.seq, passed.untold);
-        dlx__origin_resume_counters(s, link);
+    if (passed) {
+        dlx__origin_resume(s, link, passed);
         s->untold.n_left -= s->untold.n_left > 0; /* it left another daemon, and is here again */
     }
     s->n_open++;

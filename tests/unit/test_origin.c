@@ -8,9 +8,11 @@
 
 enum { ORIGIN = 7 };
 
+static const struct dlx_reader_counters none;
+
 static struct dlx_resume_position position_of(const struct dlx_subscription *s)
 {
-    return dlx__resume_positions_find(&s->resume_positions, ORIGIN);
+    return *dlx__resume_positions_find(&s->resume_positions, ORIGIN);
 }
 
 /* The publisher, known as ORIGIN, left after message `last_seq`, before a link to it was open. */
@@ -24,7 +26,7 @@ static void leave(struct dlx_subscription *s, uint64_t last_seq, uint64_t missed
 LOOP_TEST(messages_missed_in_several_lives_of_a_publisher_add_up, 0, 2)
 {
     struct dlx_subscription s = {.args = {.mode = _i == 0 ? DLX_MODE_ALL : DLX_MODE_LATEST}};
-    dlx__resume_positions_add(&s.resume_positions, ORIGIN, 10, 2);
+    dlx__resume_positions_add(&s.resume_positions, ORIGIN, 10, 2, &none);
     for (uint64_t i = 1; i <= 5; i++) {
         leave(&s, 10 + 3 * i, 0);
         ck_assert_uint_eq(position_of(&s).seq, 10 + 3 * i);
@@ -46,12 +48,11 @@ TEST(counters_go_to_the_next_link_and_the_total_stays)
         .stats = {.taken = 20, .taken_bytes = 200, .skipped = 5, .lost = 9}};
     struct dlx_shm_link *page = calloc(1, dlx_shm_link_size(1));
     struct dlx_subscriber_link link = {.origin = ORIGIN, .core = {.page = page}};
-    const struct dlx_resume_counts counts = {10, 100, 3, 4};
+    const struct dlx_reader_counters counts = {10, 100, 3, 4};
     ck_assert_ptr_nonnull(page);
-    dlx__resume_positions_add(&s.resume_positions, ORIGIN, 17, 0);
-    dlx__resume_positions_count(&s.resume_positions, ORIGIN, &counts);
+    dlx__resume_positions_add(&s.resume_positions, ORIGIN, 17, 0, &counts);
     for (int i = 0; i < 3; i++) {
-        dlx__origin_resume_counters(&s, &link);
+        dlx__origin_resume(&s, &link, dlx__resume_positions_find(&s.resume_positions, ORIGIN));
         ck_assert_uint_eq(s.stats.taken + link.core.taken, 20);
         ck_assert_uint_eq(s.stats.taken_bytes + link.core.taken_bytes, 200);
         ck_assert_uint_eq(s.stats.skipped + link.core.skipped, 5);
@@ -68,16 +69,16 @@ TEST(the_newest_publishers_are_remembered_each_once)
     struct dlx_resume_positions positions = {0};
     for (int round = 0; round < 2; round++)
         for (uint64_t i = 1; i <= DLX_RESUME_POSITIONS_MAX; i++)
-            dlx__resume_positions_add(&positions, i, i, 0);
+            dlx__resume_positions_add(&positions, i, i, 0, &none);
     ck_assert_uint_eq(positions.n, DLX_RESUME_POSITIONS_MAX);
-    dlx__resume_positions_add(&positions, 1000, 5, 1);
-    ck_assert_uint_eq(dlx__resume_positions_find(&positions, 1).origin, 0);
+    dlx__resume_positions_add(&positions, 1000, 5, 1, &none);
+    ck_assert_ptr_null(dlx__resume_positions_find(&positions, 1));
     for (uint64_t i = 2; i <= DLX_RESUME_POSITIONS_MAX; i++)
-        ck_assert_uint_eq(dlx__resume_positions_find(&positions, i).seq, i);
-    dlx__resume_positions_add(&positions, 1000, 4, 3); /* an older place changes nothing */
-    ck_assert_uint_eq(dlx__resume_positions_find(&positions, 1000).untold, 1);
-    dlx__resume_positions_add(&positions, 1000, 5, 2); /* the same place: a gap was told */
-    ck_assert_uint_eq(dlx__resume_positions_find(&positions, 1000).untold, 2);
+        ck_assert_uint_eq(dlx__resume_positions_find(&positions, i)->seq, i);
+    dlx__resume_positions_add(&positions, 1000, 4, 3, &none); /* an older place changes nothing */
+    ck_assert_uint_eq(dlx__resume_positions_find(&positions, 1000)->untold, 1);
+    dlx__resume_positions_add(&positions, 1000, 5, 2, &none); /* the same place: a gap was told */
+    ck_assert_uint_eq(dlx__resume_positions_find(&positions, 1000)->untold, 2);
     dlx__resume_positions_deinit(&positions);
 }
 
