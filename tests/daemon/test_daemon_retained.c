@@ -494,8 +494,7 @@ LOOP_TEST(reannounced_publisher_is_shown_once, 0, 2)
 }
 
 /* The publisher had announced itself again, and the daemon was killed before it read that the new
- * block has the retained messages of the old one. An idle publisher does not tell a later daemon.
- */
+ * block has the retained messages of the old one. An idle publisher tells no later daemon. */
 LOOP_TEST(reannounced_publisher_replaces_itself_when_it_is_restored, 0, 4)
 {
     bool heeds = _i % 2, is_dead = _i / 2;

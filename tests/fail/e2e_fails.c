@@ -2,8 +2,9 @@
 
 /*
  * Stories of clients and a daemon, each time with one call of the C library that fails: of the
- * daemon, which is a thread of this program, or of the library. Who asked is told in words, or does
- * not notice; nothing waits for ever, nothing is left; and the same daemon or publisher goes on.
+ * daemon, which is a thread of this program, or of the library. The caller is told in words, or
+ * does not notice; nothing waits for ever, nothing is left; and the same daemon or publisher goes
+ * on.
  */
 
 #include "client/control/client.h"
@@ -87,7 +88,7 @@ static int ask_everything(struct dlx_test_cast *x, uint64_t *ret_n_lost)
     DLX_TEST_TRY(dlx_get(x->c[0], "calls/a", 0, &x->m)); /* EMPTY: the daemon could not keep it */
     dlx_test_cast_check(x, N_SMALL, 3);
     DLX_TEST_TRY(dlx_drop_retained(x->c[0], "calls/a"));
-    /* It connects again, if need be. */
+    /* The client connects again, if need be. */
     DLX_TEST_TRY(dlx_list_publishers(x->c[1], "calls/a", see_publisher, &id));
     *ret_n_lost = atomic_load(&x->c[0]->epoch) + atomic_load(&x->c[1]->epoch);
     return 0;
@@ -111,8 +112,8 @@ static bool is_empty(struct dlx_client *c)
     return info.shared_bytes == 0 && info.n_publishers == 0 && info.n_clients == 1;
 }
 
-/* Nothing is left of anybody, in a while. What a client left that may be alive stays until that is
- * known: drop it. */
+/* Soon nothing is left of any client. Messages of a client that may be alive stay until its death
+ * is known: drop them. */
 static void wait_until_empty(void)
 {
     auto_client *c = NULL;
@@ -126,7 +127,7 @@ static int tell_everything(int who, struct dlx_test_fail *fail)
     dlx_test_server_start(who == DAEMON ? fail : NULL, NULL);
     int r = ask_and_leave(who == LIBRARY ? fail : NULL, &n_lost);
     const char *call = dlx_test_fail_stop(fail);
-    /* What the daemon does again, or at its next look, passes unnoticed. */
+    /* A call that the daemon repeats, or makes at its next look, fails unnoticed. */
     if (who == DAEMON && call && (fail->error == EINTR || strcmp(call, "poll") == 0))
         dlx_test_fail_expect(r == 0 && n_lost == 0, "that nobody notices");
     wait_until_empty();
@@ -212,7 +213,7 @@ static int take_values(struct dlx_test_cast *x, int n, int at, int64_t value)
     return 0;
 }
 
-/* Somebody else's memory, every other column of it: copied. */
+/* Memory of another library, every other column of it: copied. */
 static int publish_others(struct dlx_test_cast *x)
 {
     static int64_t values[4][6], shape[] = {4, 3}, strides[] = {6, 2};
@@ -240,7 +241,7 @@ static int publish_shared(struct dlx_test_cast *x)
     return 0;
 }
 
-/* What is to be waited for by somebody's own poll(). */
+/* A message that the program's own poll() waits for. */
 static int poll_for_one(struct dlx_test_cast *x)
 {
     int fd = dlx_subscription_fd(x->s);
@@ -288,7 +289,7 @@ static int tell_of_messages(int kind, struct dlx_test_fail *fail)
     return r;
 }
 
-/* One block kept each time would need another arena. More dimensions than a block has room for. */
+/* A block kept each time would need another arena. More dimensions than a block has room for. */
 enum { N_AGAIN = 40, N_WORDS = 8192 };
 enum { ALLOC, ALLOC_SET, ALLOC_TWO_KINDS, COPY, PUBLISH_SET, SHARE };
 

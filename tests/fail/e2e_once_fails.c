@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* One call that the kernel or the allocator has no memory for just then: it is made again, and
- * nobody loses anything. Most were found by tests/fail/faults. */
+/* A call for which the kernel or the allocator has no memory just then is made again, and no peer
+ * loses anything. Most were found by tests/fail/faults. */
 
 #include "common/bell.h"
 #include "tests/fail/harness_fail.h"
@@ -36,7 +36,7 @@ static void take_and_check(struct dlx_subscription *s, int64_t n, int64_t value)
 TEST(a_link_that_there_is_no_memory_for_is_picked_up_later)
 {
     auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = 3), NULL); /* which has not seen the link */
-    lack("madvise", 2); /* the page of the link; it is looked for twice */
+    lack("madvise", 2); /* the page of the link; the daemon looks at it twice */
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     lack_no_more(2);
     for (int64_t i = 0; i < 100; i++) {
@@ -179,8 +179,8 @@ static bool is_unanswered(int r)
     return r == DLX_E_NO_MEMORY && strstr(dlx_errmsg(), "no room for an answer");
 }
 
-/* Full from each packet on. How many could not acknowledge, and subscribed all the same? What else
- * fails is told at once. */
+/* Full from each packet on. Returns how many could not acknowledge, and subscribed all the same.
+ * Any other failure is told at once. */
 static size_t subscribe_when_full(struct dlx_client *c)
 {
     size_t n_good = 0;

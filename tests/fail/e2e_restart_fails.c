@@ -3,7 +3,7 @@
 /*
  * Daemons that follow each other, each time with one call of the C library that fails: retained
  * messages are there as they were, or not there; publishers and subscriptions go on all the same, a
- * little later; nobody waits for ever, and nothing is left.
+ * little later; no call waits for ever, and nothing is left.
  */
 
 #include "client/publish/publisher.h"
@@ -19,7 +19,7 @@ enum { N_RETAINED = 50, LAST = 7 };
 
 static struct dlx_test_manager manager;
 
-/* What the manager keeps, once it has read what the last daemon said. */
+/* Starts a daemon with the manager's descriptors, once that has read the last daemon's words. */
 static void start_with_kept(struct dlx_test_fail *fail)
 {
     static struct dlxd_manager_fds fds;
@@ -68,8 +68,8 @@ static int look(void)
     return r;
 }
 
-/* One life of messages: the daemons that they see, of which one fails. They are there as they were,
- * or not there. */
+/* The life of messages: the daemons that they see, of which one fails. The messages are there as
+ * they were, or not there. */
 static int outlive_daemon(int who, struct dlx_test_fail *fail)
 {
     dlx_test_manager_start(&manager, &dlx_test_stream_daemon);
@@ -171,7 +171,7 @@ static int go_on(int who, struct dlx_test_fail *fail)
     (void)publisher_goes_on(x.p, epoch, who == PUBLISHER ? fail : NULL);
     dlx_test_fail(NULL);
     ck_assert_msg(publisher_goes_on(x.p, epoch, NULL), "the publisher does not go on");
-    /* Those with which it tried to go on are gone. */
+    /* The publishers with which it tried to go on are gone. */
     ck_assert_uint_eq(dlx_test_stream_daemon_info(x.c[0]).n_publishers, 1);
     if (who == SUBSCRIPTION) {
         dlx_test_fail(fail);

@@ -68,7 +68,7 @@ static bool fails_now(const char *call, const int errors[DLX_TEST_FAIL_WAYS])
         return fails_now(#name, errors) ? (failed) : __real_##name args;                           \
     }
 
-/* What our code has allocated and not freed. */
+/* The allocations of this project's code that are not freed. */
 static atomic_size_t n_allocated;
 
 static void *count(void *fresh)
@@ -254,7 +254,7 @@ int dlx_test_fail_say(int code)
     return code;
 }
 
-/* What a process has that can be left over. */
+/* The things of a process that can be left over. */
 struct usage {
     size_t n_fds, n_maps, n_names, n_allocated;
 };
@@ -288,7 +288,7 @@ static bool next_point(struct dlx_test_fail *fail)
     return true;
 }
 
-/* That one call failed is nobody's lie, and no reason to wait until time is over. */
+/* A failed call must not look like a peer's lie, nor like a time limit. */
 static bool is_honest(int code, int error)
 {
     if (code == DLX_E_INVALID)

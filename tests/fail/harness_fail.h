@@ -4,8 +4,8 @@
 
 /*
  * Calls of the C library that fail, one at a time. Programs named *_fails are linked with --wrap
- * (Makefile): what our own code calls in them comes by here, and what Check calls: no ck_ while
- * calls fail. Those of other libraries do not. Nothing fails but in a thread that asked for it.
+ * (Makefile): the calls of this project's code come by here, and those of Check: no ck_ while calls
+ * fail. Calls of other libraries do not. Nothing fails but in a thread that asked for it.
  */
 
 #include <stdatomic.h>
@@ -50,8 +50,8 @@ struct dlx_test_fail_story {
 };
 void dlx_test_fail_each(const struct dlx_test_fail_story *story);
 
-/* What a story says, also while calls fail: what was not as promised; the words of this thread's
- * error, if `code` is one, which it returns. */
+/* For stories, also while calls fail: note a broken promise; note the words of this thread's error,
+ * if `code` is one, and return it. */
 void dlx_test_fail_expect(bool good, const char *what);
 int dlx_test_fail_say(int code);
 /* From now on nothing fails, in no thread. Returns the call that has, or NULL. */

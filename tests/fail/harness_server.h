@@ -8,9 +8,9 @@
 #include <check.h>
 #include <dlx/dlx.h>
 
-/* The daemon as a thread of this program, with the memory that $DLX_MEMORY names.
- * `fail`: calls of that thread that fail, or NULL. `take_fds`: what a service manager has kept, or
- * NULL without one. One at a time. */
+/* The daemon as a thread of this program, with the memory that $DLX_MEMORY names. `fail`: calls of
+ * that thread that fail, or NULL. `take_fds`: the descriptors that a service manager has kept, or
+ * NULL without one. Only one server at a time. */
 void dlx_test_server_start(struct dlx_test_fail *fail, struct dlxd_manager_fds *take_fds);
 /* By SIGTERM, which libuv hands on. */
 void dlx_test_server_stop(void);

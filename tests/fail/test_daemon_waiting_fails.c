@@ -25,7 +25,7 @@
 
 enum { MAX_HELD = 70, IN_SOCKET = 128, N_LINKS = 4096, N = DLXD_PENDING_JOINS_MAX };
 
-/* What has become of a subscriber. */
+/* The state of a subscriber. */
 enum kind { THERE, OVER, HOLDS, DEAD, N_KINDS };
 
 static struct {
@@ -253,7 +253,7 @@ TEST(a_join_that_has_left_for_good_makes_room_and_no_other_does)
     join_many(THERE, N / 2);
     ck_assert_uint_eq(w.publisher->pending_joins.n, N);
     ck_assert_int_eq(join(THERE, NULL), DLX_E_PUBLISHER_NOT_RESPONDING);
-    /* What they held they hold no more, and nobody says so. */
+    /* These subscribers hold no message any more, and no peer says so. */
     hold(HOLDS, 0);
     while (join(THERE, NULL) == DLX_E_PUBLISHER_NOT_RESPONDING) /* the last look was just now */
         continue;
@@ -292,7 +292,7 @@ static void expect_bytes(int bell, const char *expected, size_t n)
     ck_assert_mem_eq(bytes, expected, n);
 }
 
-/* It may have published what it could not ring them for. */
+/* The publisher may have published messages for which it could not ring them. */
 TEST(waiting_joins_are_rung_when_the_publisher_makes_a_call)
 {
     static const char waits[] = {DLX_BELL_WAITS}, rung[] = {0}, told[] = {DLX_BELL_TOLD};
@@ -357,7 +357,7 @@ TEST(a_publisher_that_has_closed_its_link_socket_is_not_waited_for)
     dlx_test_broker_run(&w.test);
     ck_assert_int_eq(join(THERE, NULL), DLX_E_DISCONNECTED);
     ck_assert_uint_eq(w.publisher->pending_joins.n, 3);
-    ck_assert_uint_eq(joins(), IN_SOCKET + 3); /* nobody was taken back */
+    ck_assert_uint_eq(joins(), IN_SOCKET + 3); /* no join was taken back */
     w.link_sock = memfd_create("none", MFD_CLOEXEC);
     end(w.n); /* may come before or after the publisher's end */
     ck_assert(dlxd_publisher_end(w.publisher) == false);

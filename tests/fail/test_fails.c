@@ -87,7 +87,7 @@ static struct sockaddr_un address_of(const char *name)
     return address;
 }
 
-/* What a service manager has: the socket that it listens to, or the daemon's. */
+/* The descriptor of a service manager: the socket that it listens to, or the daemon's. */
 static int socket_of(int kind, const struct sockaddr_un *address)
 {
     if (kind != MANAGED && kind != PASSED)
@@ -135,7 +135,7 @@ static int start_server(int kind, struct dlx_test_fail *fail)
     size_t n = n_files();
     int r = start_and_end(passed_fd, memory, fail);
     const char *call = dlx_test_fail_stop(fail);
-    /* Who has no lock, or does not know whose the file is, leaves it. */
+    /* A daemon without the lock, or that cannot tell the owner of the file, leaves it. */
     bool unlocked = call && (strcmp(call, "flock") == 0 || strcmp(call, "fstat") == 0);
     dlx_test_fail_expect(unlocked || n_files() == n, "the files that there were");
     ck_assert_int_eq(start_and_end(passed_fd, memory, NULL), 0);
@@ -145,7 +145,7 @@ static int start_server(int kind, struct dlx_test_fail *fail)
     return r;
 }
 
-/* They have the numbers from 3 on. */
+/* Listen fds have the numbers from 3 on. */
 static int inherit(int kind, struct dlx_test_fail *fail)
 {
     enum { FIRST = 3, N = 3 };
@@ -227,7 +227,7 @@ static void on_answer(void *owner, int code, const char *text, int take_sock)
     outcome->sock = take_sock;
 }
 
-/* What the server's loop does, until the answer to a call that `r` began; returns its code. */
+/* Runs the server's loop until the answer to a call that `r` began; returns its code. */
 static int answer(struct outcome *outcome, int r)
 {
     uint64_t deadline = dlx__deadline(A_WHILE);

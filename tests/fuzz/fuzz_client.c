@@ -96,7 +96,7 @@ static int region_fd(enum region which)
     return fcntl(regions[which].fd, F_DUPFD_CLOEXEC, 0);
 }
 
-/* What belongs to a packet, besides regions. */
+/* The fds of packets, besides regions. */
 enum { BELL = N_REGIONS, NULL_FILE, LINK_SOCK, NOTIFICATION_SOCK, PIDFD, EITHER_CONTROL };
 
 static const struct {
@@ -471,7 +471,7 @@ static void queue_join(struct state *s)
     ((struct dlx_shm_membership *)(void *)regions[MEMBERSHIP].map)->joins++;
 }
 
-/* What is queued is for the calls that come later. */
+/* Packets that are queued for later calls. */
 enum { FIRST_CALL = 9, LAST_CALL = 14 };
 static void (*const steps[])(struct state *) = {
     queue_reply, queue_reply, queue_reply, queue_news, queue_news,    queue_news,
@@ -516,7 +516,7 @@ static void begin(struct state *s)
     s->control = -1;
     s->c = dlx_fuzz_client(make_pair(&s->control));
     s->c->next_try_ns = 0;
-    /* It says hello first. */
+    /* The server answers Hello first. */
     Dlx__Wire__HelloReply body = DLX__WIRE__HELLO_REPLY__INIT;
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
     body.major = DLX_PROTO_MAJOR;

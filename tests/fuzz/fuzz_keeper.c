@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer: bytes as a packet of the GPU keeper. What is accepted lies in the packet and means the
- * same when it is sent again; and as parts of descriptions that a publisher puts: what a holder
- * keeps is whole, and counted.
+ * libFuzzer: bytes as a packet of the GPU keeper. An accepted packet has all of its parts, and
+ * means the same when it is sent again. The bytes are also parts of descriptions that a publisher
+ * puts: a holder keeps whole ones, and counts them.
  */
 #include "common/error.h"
 #include "keeper/shelf.h"

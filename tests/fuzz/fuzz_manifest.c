@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer: manifests. The input is one, or says how to make one and what to change in it. What is
- * accepted lies in its bytes, and written again it tells the same.
+ * libFuzzer: manifests. The input is a manifest, or says how to make one and what to change in it.
+ * An accepted manifest lies in its bytes, and written again it tells the same.
  */
 #include "gpu/lib/receive.h"
 #include "common/error.h"
@@ -38,7 +38,7 @@ static void require_same(const struct dlx_manifest_item *a, const struct dlx_man
     REQUIRE(a->name_size == 0 || memcmp(a->name, b->name, a->name_size) == 0);
 }
 
-/* What it says of GPUs, as a message would believe it: of no tensor outside its allocation. */
+/* Reads the manifest's GPU part as a message does: no tensor lies outside its allocation. */
 static void read_gpu(const struct dlx_manifest *manifest, const struct dlx_manifest_item *items)
 {
     static struct dlx_client client = {.refs = 1};

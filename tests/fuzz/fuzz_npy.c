@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libFuzzer: .npy headers. What is accepted must keep its promises. */
+/* libFuzzer: .npy headers. An accepted header must keep its promises. */
 #include "cli/dtype.h"
 #include "cli/npy.h"
 #include "tests/fuzz/harness_fuzz.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer: bytes as a packet. What is accepted is in canonical encoding: packed again it has the
- * same size and means the same, and no text in it hides a NUL. What our own encoder made is
- * accepted.
+ * libFuzzer: bytes as a packet. An accepted packet is in canonical encoding: packed again it has
+ * the same size and means the same, and no text in it hides a NUL. Packets of the library's own
+ * encoder are accepted.
  */
 #include "common/error.h"
 #include "tests/fuzz/harness_fuzz.h"

@@ -172,10 +172,10 @@ static uint64_t *new_payload(struct state *s, uint64_t n)
 
 static void announce(struct state *s)
 {
-    bool waits = s->w.head > s->w.limit; /* somebody joined in the middle of a batch, or lied */
+    bool waits = s->w.head > s->w.limit; /* a subscriber joined in the middle of a batch, or lied */
     dlx__writer_announce(&s->w);
     REQUIRE(waits || s->w.head + 1 - s->w.oldest <= s->w.window);
-    for (uint32_t i = 0; i < s->w.n_links; i++) /* whoever slept was rung */
+    for (uint32_t i = 0; i < s->w.n_links; i++) /* each sleeping reader was rung */
         REQUIRE(s->w.links[i]->rung == load(s->w.links[i]->ticket));
 }
 
@@ -248,7 +248,7 @@ static void put_and_announce(struct state *s)
     announce(s);
 }
 
-/* Somebody subscribes; the packet comes before the number, or never. */
+/* A subscriber joins; the packet comes before the number, or never. */
 static void join(struct state *s)
 {
     s->n_waiting += dlx_fuzz_choose(&s->f, 8) != 7;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libFuzzer: whole .safetensors files; tests/data/safetensors is a corpus. What is accepted must
+/* libFuzzer: whole .safetensors files; tests/data/safetensors is a corpus. An accepted file must
  * keep its promises. */
 #include "cli/dtype.h"
 #include "cli/safetensors.h"

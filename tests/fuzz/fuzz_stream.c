@@ -24,7 +24,7 @@
 #define ARENA_SIZE 16384U
 #define BYTES_MAX  256 /* of a tensor */
 
-/* What a tensor was when it was published. */
+/* The state of a tensor when it was published. */
 struct copy {
     char name[DLX_NAME_MAX + 1];
     DLDataType dtype;
@@ -309,7 +309,7 @@ static void check_result(int r)
     REQUIRE(r == 0 || *dlx_errmsg());
 }
 
-/* It was published: is it still ours? */
+/* The tensor was published: does the caller still own it? */
 static void handed_over(struct local *local, bool share)
 {
     if (share)
@@ -436,7 +436,7 @@ static void release(struct state *s, uint32_t at)
 {
     if (!s->held[at])
         return;
-    /* Nobody wrote over it while it was held. Its copy is there: SENT_MAX messages are all that are
+    /* A held message was not overwritten. Its copy is there: no more than SENT_MAX messages are
      * published. */
     check_message(s, s->held[at]);
     s->held[at] = dlx_message_unref(s->held[at]);

@@ -127,7 +127,7 @@ static void release(struct state *s)
     s->held[i] = s->held[--s->n_held];
 }
 
-/* What must hold after every step. */
+/* The invariants after every step. */
 static void check(struct state *s)
 {
     const struct dlx_reader *r = &s->r;

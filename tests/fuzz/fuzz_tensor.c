@@ -231,7 +231,7 @@ static void check_record(struct dlx_fuzz *f, const struct input *in)
     REQUIRE(r == (fits ? 0 : DLX_E_BAD_PEER));
 }
 
-/* What an entry has room for, it gives back. */
+/* An entry gives back each tensor that it has room for. */
 static void check_entry(struct dlx_fuzz *f, const struct input *in)
 {
     uint64_t words[DLX_SHM_ENTRY_WORDS] = {0}, offset = dlx_fuzz_number(f);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libFuzzer: what dlxctl reads from its arguments: data types, shapes, numbers, names of files. The
- * first byte says what the rest is. What is accepted and written again is the same. */
+/* libFuzzer: arguments of dlxctl: data types, shapes, numbers, names of files. The first byte says
+ * what the rest is. An accepted value that is written again is the same. */
 #include "cli/args.h"
 #include "cli/dtype.h"
 #include "cli/save.h"

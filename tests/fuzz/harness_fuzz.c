@@ -55,7 +55,7 @@ void dlx_fuzz_ids_add(struct dlx_fuzz_ids *ids, uint64_t id)
     ids->ids[ids->n++ % DLX_ARRAY_SIZE(ids->ids)] = id;
 }
 
-/* What a message that is being made is made of. */
+/* The decisions, and the memory, of a message that is being made. */
 struct maker {
     struct dlx_fuzz *f;
     const struct dlx_fuzz_ids *ids;

@@ -3,9 +3,9 @@
 #define DLX_TESTS_HARNESS_FUZZ_H
 
 /*
- * What the fuzz targets (tests/fuzz/fuzz_*.c) share: decisions read out of the input one at a time,
- * so that an input is a short program; packets of proto/dlx.proto made of such decisions; and maps
- * that are watched.
+ * The common part of the fuzz targets (tests/fuzz/fuzz_*.c): decisions read out of the input one at
+ * a time, so that an input is a short program; packets of proto/dlx.proto made of such decisions;
+ * and maps that are watched.
  *
  * A target is linked with libFuzzer (`make fuzz`) or with tests/fuzz/replay.c (`make check`), and
  * with --wrap=mmap,munmap.
@@ -14,7 +14,7 @@
 #include "common/proto.h"
 #include "common/util.h"
 
-/* What a target does with an input: it may leave neither a map nor a descriptor. Below are the
+/* Run by a target with each input: it may leave neither a map nor a descriptor. Below are the
  * functions by which libFuzzer and replay.c call it. */
 struct dlx_fuzz;
 void dlx_fuzz_one(struct dlx_fuzz *f);
@@ -82,7 +82,7 @@ static inline size_t dlx_fuzz_piece(struct dlx_fuzz *f, size_t max, const uint8_
 
 /* ---- clients -------------------------------------------------------------------------------- */
 
-/* What dlx__fork_init() says. */
+/* The generation of dlx__fork_init(). */
 extern uint64_t dlx_fuzz_generation;
 /* A client whose control socket is `take_sock`, -1: none, and which never connects by itself. */
 struct dlx_client *dlx_fuzz_client(int take_sock);
@@ -110,8 +110,8 @@ size_t dlx_fuzz_packet(struct dlx_fuzz *f, Dlx__Wire__Packet__BodyCase body, uin
  * too. */
 void *dlx_fuzz_map(size_t size);
 void dlx_fuzz_unmap(void *map, size_t size);
-/* Maps of the code under test that are there: real ones and those above. One that is not there, or
- * of another size, must not be unmapped. */
+/* Maps of the code under test that are there: real ones and those above. A map that is not there,
+ * or of another size, must not be unmapped. */
 size_t dlx_fuzz_n_maps(void);
 
 #endif

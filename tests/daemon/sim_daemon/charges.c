@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What each user should be charged: sums over what there is. */
+/* The charges that each user should have: sums over the model's objects. */
 
 #include "ring/layout.h"
 #include "daemon/users/share.h"
@@ -19,7 +19,7 @@ static bool is_read(const struct link *l)
     return s->sock < 0 || s->all_read == s->all_sent;
 }
 
-/* The user for whom it is asked whether there is room, after a look; -1: nobody looks. */
+/* The user for whom the daemon looks for room; -1: none. */
 static int looks = -1;
 
 /* Where is this region among the drops that a link has yet to acknowledge? -1: not there. */
@@ -31,7 +31,7 @@ static int find_drop(const struct link *l, int region)
     return -1;
 }
 
-/* Who has yet to be told comes first. */
+/* Clients that have yet to be told come first. */
 static uint64_t told(const struct link *l, int drop)
 {
     return drop < 0 || drop >= l->first_drop ? 0 : l->drops[drop].told;
@@ -58,7 +58,7 @@ static const struct link *first_link(const struct pub *p, int region)
     return first;
 }
 
-/* Who pays for it: its owner, until that lets go of it. -1: nobody. */
+/* The payer of a region: its owner, until that lets go of it. -1: none. */
 static int payer_of(const struct pub *p, int region)
 {
     bool dropped = region > 0 && p->r[region].gone;
@@ -97,8 +97,8 @@ void drain_remove(int at)
     memmove(drain, drain + 1, (size_t)(w.n_drains - at) * sizeof *drain);
 }
 
-/* The model has made the same offers. What the daemon has let go, and has seen read, meanwhile,
- * freed room for none of those that were refused before. */
+/* The model has made the same offers. The packets that the daemon has meanwhile dropped, or seen
+ * read, freed room for none of the refused offers. */
 void catch_up(void)
 {
     w.is_behind = false;
@@ -215,7 +215,7 @@ static bool share_fits(int user, uint64_t size)
     return size <= left && (used(user, DLXD_BYTES) + size) / DLXD_BYTES_SHARE <= left - size;
 }
 
-/* What limit does one more link hit? */
+/* Counts the links that stay, for the limit that one more link would meet. */
 static uint32_t n_links_that_stay(const struct proc *c)
 {
     uint32_t n = c->n_links;
@@ -275,8 +275,8 @@ bool retained_bytes_fit(int user, bool stays, uint64_t size)
                                                                   w.max[DLXD_RETAINED_BYTES]);
 }
 
-/* Who has no room looks at what was read, and for links that have left meanwhile: they take up room
- * for other users, too. */
+/* For a user without room the daemon checks which packets were read, and which links have left
+ * meanwhile: these take up room for other users, too. */
 bool user_has_room(int user, uint64_t size)
 {
     if (fits(user, size))

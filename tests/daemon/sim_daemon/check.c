@@ -31,7 +31,7 @@ static void check_charges(void)
     MUST(w.broker.users.all_bytes == all, "%ju bytes", w.broker.users.all_bytes);
 }
 
-/* Each descriptor that is open for somebody is charged. */
+/* Each descriptor that is open for a client is charged. */
 static void check_descriptors(void)
 {
     uint64_t all = (uint64_t)w.n_shut_down;
@@ -187,7 +187,7 @@ static void check_store(void)
     MUST(w.n_kept == n || w.fired > 0, "%d descriptors are kept, expected %d", w.n_kept, n);
 }
 
-/* Of what was dropped, the daemon remembers what somebody has yet to acknowledge. */
+/* The daemon remembers the drops that a client has yet to acknowledge. */
 static size_t n_remembered_drops(const struct pub *p)
 {
     uint64_t regions = 0;
@@ -198,7 +198,8 @@ static size_t n_remembered_drops(const struct pub *p)
     return (size_t)__builtin_popcountll(regions);
 }
 
-/* What the daemon alone knows: what did not fit into the store, or could not be had. */
+/* Learns what the daemon alone knows: objects that did not fit into the store, or that it could not
+ * get. */
 static void learn(void)
 {
     each_pub (p) {
@@ -262,7 +263,7 @@ static bool is_behind_another(const struct link *l)
     return false;
 }
 
-/* What can be sent is sent at once. */
+/* Checks that all packets that can be sent were sent. */
 void check_nothing_is_owed(const struct pub *p)
 {
     each_link (l) {

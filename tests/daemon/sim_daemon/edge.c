@@ -104,7 +104,7 @@ static void dispatch(const struct dlxd_watch *watch, int events)
 struct job {
     dlxd_job_fn *run, *done;
     void *data;
-    struct proc *proc; /* whose request waits for it; NULL: nobody's */
+    struct proc *proc; /* whose request waits for it; NULL: none */
     uint64_t link;     /* whose page it is about; 0: none */
 };
 

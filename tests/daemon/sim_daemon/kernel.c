@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What the daemon asks of the C library and the kernel, by the linker's --wrap: see the
- * Makefile. */
+/* The daemon's calls of the C library and the kernel, by the linker's --wrap: see the Makefile. */
 
 #include "daemon/objects/client.h"
 #include "daemon/objects/connection.h"
@@ -20,7 +19,7 @@
 #define SO_PEERPIDFD 77
 #endif
 
-/* What the daemon calls instead of a function, which is then __real_NAME(). */
+/* The function that the daemon calls instead of NAME(), which is then __real_NAME(). */
 #define WRAP(type, name, params)                                                                   \
     type __real_##name params;                                                                     \
     type __wrap_##name params;                                                                     \
@@ -104,7 +103,7 @@ WRAP(int, close, (int fd))
     return r;
 }
 
-/* It was not read: closed later. */
+/* The socket was not read: closed later. */
 WRAP(int, shutdown, (int fd, int how))
 {
     struct fd_info info = w.fds[fd];
@@ -289,8 +288,8 @@ WRAP(void, dlxd_lack_begin, (struct dlxd_subscription * subscription))
     w.counts[18]++;
 }
 
-/* It maps the page of a link, for which there may be no memory. (A request whose region cannot be
- * looked at fails, and its object is gone.) */
+/* The daemon maps the page of a link, for which there may be no memory. (A request whose region
+ * cannot be looked at fails, and its object is gone.) */
 WRAP(int, dlx__region_prove, (const struct dlx_memory *memory, int borrow_fd, uint64_t size))
 {
     return w.looks_at_page && sim_refuse()
@@ -347,7 +346,7 @@ WRAP(ssize_t, sendmsg, (int fd, const struct msghdr *msg, int flags))
     struct fd_info info = w.fds[fd];
     if (!w.inside)
         return __real_sendmsg(fd, msg, flags);
-    if (w.crashed) /* nobody hears of it */
+    if (w.crashed) /* no client hears of it */
         return (ssize_t)msg->msg_iov->iov_len;
     int error = refusal(fd, &info, msg->msg_controllen > 0);
     ssize_t n = -1;

@@ -11,7 +11,7 @@
 #include "ring/layout.h"
 #include "tests/daemon/sim_daemon/sim.h"
 
-/* A rule that applies to nobody. */
+/* A rule that applies to no user. */
 static struct dlxd_rule no_rules[1];
 static const struct dlxd_rules rules = {.items = no_rules, .n = DLX_ARRAY_SIZE(no_rules)};
 
@@ -58,7 +58,7 @@ void life_reload(int user, const char *topic)
     each_proc (c) {
         if (!c->connected)
             continue;
-        /* What it had may have ended before it was reviewed, with another process. */
+        /* Objects of the process may have ended before the review, with another process. */
         MUST(!has_denied(c), "process %d has what the rules deny it", number_of(c));
         c->must_go = c->dismissed = false;
     }
@@ -181,7 +181,7 @@ bool pub_has_died(const struct pub *p)
     return at < 0 || poll(&poll_fd, 1, 0) == 1;
 }
 
-/* What should come back of it? False: nothing. */
+/* Restores the parts of a publisher that should come back. False: none. */
 static bool restore(struct pub *p)
 {
     if (!w.store || !check_is_kept(p))
@@ -253,8 +253,8 @@ static struct pub *next_restored(uint64_t after)
     return next;
 }
 
-/* What has the daemon not restored, or not shown, since something was refused? What it restored is
- * replaced as by any other successor, in the order of the ids. */
+/* Finds what the daemon has not restored, or not shown, since something was refused. Restored
+ * publishers are replaced as by any other successor, in the order of the ids. */
 static void restore_reconcile(void)
 {
     each_pub (p) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What there should be, after docs/PROTOCOL.md, and how each event changes it. Arrays, and sums
- * over them. */
+/* The objects that there should be, after docs/PROTOCOL.md, and how each event changes them.
+ * Arrays, and sums over them. */
 
 #include "ring/layout.h"
 #include "common/topic.h"
@@ -122,7 +122,7 @@ struct pub *pub_add(void)
     return &w.pubs[i];
 }
 
-/* What the daemon has of it; NULL: it is not there. */
+/* The daemon's link; NULL: it is not there. */
 static const struct dlxd_link *their_link(uint64_t id)
 {
     struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.links, id);
@@ -256,7 +256,7 @@ bool pub_is_awaited(const struct pub *p)
     return false;
 }
 
-/* Has the daemon nobody to wait for, who may still write? */
+/* Has the daemon no process to wait for that may still write? */
 bool pub_is_settled(const struct pub *p)
 {
     return !p->dying || p->unseen || p->shown;
@@ -285,7 +285,7 @@ static void pub_free_if_over(struct pub *p)
     p->used = false;
 }
 
-/* It ends: will its publisher keep what it has of it? */
+/* A link ends: will its publisher keep its part of it? */
 static bool link_drains(const struct link *l)
 {
     const struct sub *s = l->sub;
@@ -306,7 +306,7 @@ static bool link_drains(const struct link *l)
     return true;
 }
 
-/* It has no publisher any more. */
+/* The link has no publisher any more. */
 static void link_detach(struct link *l)
 {
     l->spare = false;
@@ -444,7 +444,7 @@ void pub_resume(const struct pub *by)
     }
 }
 
-/* Nobody writes its messages any more. */
+/* No process writes the publisher's messages any more. */
 static void pub_settle(struct pub *p)
 {
     sim_say("publisher %ju is retained", p->id);
@@ -455,7 +455,7 @@ static void pub_settle(struct pub *p)
     pub_succeed(p);
 }
 
-/* It closed, or its client has gone, whose process is dead or may still write. */
+/* The publisher closed, or its client has gone, whose process is dead or may still write. */
 void pub_end(struct pub *p, bool dead)
 {
     if (p->state != PUB_OPEN || p->retain == 0 || p->latched || n_published(p) == 0) {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What may be sent on subscription sockets and link sockets, and when: looked at as it is sent, so
- * across all sockets. */
+/* The packets that may be sent on subscription and link sockets, and their order: checked as they
+ * are sent, so across all sockets. */
 
 #include "ring/layout.h"
 #include "tests/daemon/sim_daemon/sim.h"
 
 #define PATIENCE_NS UINT64_C(1000000000)
 
-/* Nobody writes it any more but who has it mapped, and this descriptor cannot. */
+/* Only a process that has it mapped can write it any more, and this descriptor cannot. */
 static void must_be_sealed(int fd)
 {
     const int seals = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
@@ -16,7 +16,7 @@ static void must_be_sealed(int fd)
     MUST((fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY, "can be written");
 }
 
-/* By somebody who has another description of it. */
+/* A lock by a process that has another description of it. */
 static void must_be_locked(int fd)
 {
     char path[32];
@@ -327,8 +327,8 @@ void on_told(struct sub *s, const Dlx__Wire__Packet *packet, const int *fds, siz
     }
 }
 
-/* Its socket took no more. What is retained has nobody to be told of the link, so that is made all
- * the same. */
+/* The subscription's socket took no more. A retained publisher has no client to be told of the
+ * link, so that link is made all the same. */
 void on_not_told(struct sub *s, const Dlx__Wire__Packet *packet, const int *fds)
 {
     struct link *l = link_by_id(link_of(packet));
@@ -347,7 +347,7 @@ uint64_t n_joins(const struct pub *p)
     return p->line[0] & DLX_SHM_JOINS_MASK;
 }
 
-/* What waited, in its order; its link may have ended, and it may be gone, or hold messages. */
+/* A packet that waited, in its order; its link may have ended, and be gone, or hold messages. */
 static void on_added_late(struct pub *p, struct waiter *waiter, const int *fds)
 {
     sim_say("publisher %ju: LinkAdded of link %ju, which waited", p->id, waiter->link);
@@ -458,8 +458,8 @@ void on_let_go(uint64_t id)
         drain_remove(i);
 }
 
-/* The publisher has closed its end: then its end is awaited for a second. Or it is nobody's fault:
- * it is sent again. */
+/* The publisher has closed its end: then the daemon waits a second for the publisher's end. Or no
+ * peer is at fault: the packet is sent again. */
 void on_not_added(uint64_t id, int code)
 {
     request_shows();

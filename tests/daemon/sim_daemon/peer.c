@@ -138,7 +138,7 @@ void peer_ack(struct sub *s, uint32_t n)
     peer_tell(s, BODY(ACK), &body);
 }
 
-/* What the first call adds, the second makes the file's own. */
+/* The second call makes the file's own what the first one adds. */
 static void make_ready(int fd, uint64_t size)
 {
     for (int i = 0; i < 2; i++)

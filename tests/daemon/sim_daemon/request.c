@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What each request should be answered with, and what follows from the answer. */
+/* The answer that each request should get, and its consequences. */
 
 #include "ring/layout.h"
 #include "common/topic.h"
@@ -179,7 +179,7 @@ static void end_all_retained(const char *topic, int user)
     }
 }
 
-/* What the answer cannot change, and news may be sent of before it. */
+/* Consequences that the answer cannot change, and that may be told before it. */
 static void commit_early(struct proc *c, const Dlx__Wire__Packet *packet)
 {
     switch (packet->body_case) {
@@ -443,7 +443,7 @@ static void check_links(const Dlx__Wire__ListLinks *asked, const Dlx__Wire__Link
     MUST(body->n_entries == (n > 32 ? 32 : n) && body->more == (n > 32), "%zu entries", n);
 }
 
-/* It failed, although everything was right: for lack of something, and nothing has changed. */
+/* The request failed for a lack, although everything was right, and has changed nothing. */
 static void undone(struct proc *c, const Dlx__Wire__Packet *request, const Dlx__Wire__Error *error)
 {
     bool lack = error->code == DLX_E_NO_MEMORY || error->code == DLX_E_FD_LIMIT;
@@ -523,7 +523,8 @@ static void done(struct proc *c, const Dlx__Wire__Packet *request, const Dlx__Wi
             check_nothing_is_owed(own_pub(c, request->arena_ready->publisher));
         if (request->body_case != BODY(PUBLISHER_READY))
             break;
-        links_reconcile(); /* what was refused memory has failed, and nobody waits for it */
+        links_reconcile(); /* an object that was refused memory has failed, and no client waits for
+                              it */
         p = own_pub(c, request->publisher_ready->publisher);
         MUST(!pub_is_awaited(p), "publisher %ju waits for nobody", p->id);
         p->awaited = false;

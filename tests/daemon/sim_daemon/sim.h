@@ -44,7 +44,7 @@ enum {
     FDS = 4096
 };
 
-/* What a descriptor of the daemon is for. */
+/* The purpose of a descriptor of the daemon. */
 enum fd_kind { FD_OTHER, FD_CLIENT, FD_SUB, FD_LINKS, FD_PIDFD, FD_SHUT_DOWN };
 struct fd_info {
     enum fd_kind kind;
@@ -187,7 +187,7 @@ struct waiter {
     struct proc *proc;
     int user;
     bool closed; /* its page says that its subscriber has left */
-    bool left;   /* and the link has ended: nobody is to hear of it */
+    bool left;   /* and the link has ended: no client is to hear of it */
     bool ended;
     ino_t page;
 };
@@ -216,7 +216,7 @@ struct world {
     struct dlxd_broker broker;
     bool running; /* there is a daemon */
     bool inside;  /* the daemon's code runs */
-    bool crashed; /* it is being cleared away: nobody hears of it */
+    bool crashed; /* it is being cleared away: no client hears of it */
     uint32_t fault_one_in, refuse_one_in;
     uint64_t faults, fired; /* of this call; in all */
     bool small_sockets;
@@ -312,14 +312,14 @@ bool sim_is_full(int fd); /* a link socket, where sockets are small */
 
 /* edge.c */
 bool edge_pump(void);       /* one readiness of the daemon's, or one job; false: there is none */
-int edge_n_abandoned(void); /* looks that nobody waits for; each has a descriptor */
-void edge_abandon(const struct proc *c); /* of a request of its, nobody waits for the look */
+int edge_n_abandoned(void); /* looks that no request waits for; each has a descriptor */
+void edge_abandon(const struct proc *c); /* no request of the process waits for the look any more */
 void edge_manager_reads(void);
 void edge_drop_barriers(void);
 int edge_find(const char *name);
 
 /* model.c */
-/* What the daemon has of it; NULL: it is not there. */
+/* The daemon's publisher; NULL: it is not there. */
 struct dlxd_publisher *their_publisher(uint64_t id);
 struct pub *pub_by_id(uint64_t id);
 struct sub *sub_by_id(uint64_t id);
@@ -348,7 +348,7 @@ void pub_end(struct pub *p, bool dead);
 void pub_succeed(const struct pub *p);
 /* Is the process dead whose pidfd is kept for it? */
 bool pub_has_died(const struct pub *p);
-/* It is announced, maybe again. */
+/* The publisher is announced, maybe again. */
 void pub_resume(const struct pub *by);
 void region_drop(struct pub *p, int i);
 bool sub_may_end(const struct sub *s);
@@ -388,7 +388,7 @@ void former_looked(int user);
 void former_client_gone(const struct proc *c);
 void former_forget(void);
 void former_check(void);
-/* What the user is charged for what its processes keep, and for the pages that say so. */
+/* The user's charge for former memory of its processes, and for the pages that list it. */
 uint64_t former_bytes(int user);
 uint64_t former_page_bytes(int user);
 uint64_t former_descriptors(int user); /* -1: of all users */
@@ -398,9 +398,9 @@ int former_n_pages(void);
 void on_request(struct proc *c, const Dlx__Wire__Packet *packet);
 void on_reply(struct proc *c, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
 void request_over(void);
-/* It begins to look at the region of the request that is being handled. */
+/* The daemon begins to look at the region of the request that is being handled. */
 void request_proves(void);
-/* It has looked: the request goes on. */
+/* The daemon has looked: the request goes on. */
 void request_goes_on(struct proc *c);
 /* The daemon tells the first of what PublisherReady has changed. */
 void request_shows(void);
@@ -410,10 +410,10 @@ void on_notifications(struct sub *s, const Dlx__Wire__Packet *packet);
 void on_told(struct sub *s, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
 void on_not_told(struct sub *s, const Dlx__Wire__Packet *packet, const int *fds);
 void on_added(struct pub *p, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
-/* It is to be sent when there is room; or it could not be sent, and does not wait. */
+/* A packet is to be sent when there is room; or it could not be sent, and does not wait. */
 void on_waits(uint64_t link, const int *fds);
 void on_not_added(uint64_t link, int code);
-/* What waited need not be sent any more. */
+/* The waiting packet need not be sent any more. */
 void on_withdrawn(void);
 /* The daemon takes ArenaDropped as read. */
 void on_drop_landed(uint64_t link, uint32_t arena);

@@ -24,7 +24,7 @@ static struct pub *any_pub(struct proc *c)
     return NULL;
 }
 
-/* One that has a region to be made ready. */
+/* A publisher with a region to be made ready. */
 static struct pub *unready_pub(struct proc *c, int *ret_region)
 {
     int at = (int)rnd(PUBS);
@@ -40,7 +40,7 @@ static struct pub *unready_pub(struct proc *c, int *ret_region)
     return NULL;
 }
 
-/* One that waits for a subscription. */
+/* A publisher that waits for a subscription. */
 static struct pub *awaited_pub(struct proc *c)
 {
     each_pub (p)
@@ -210,7 +210,7 @@ static struct sub *any_sub(void)
 static void ask_subscription_close(struct proc *c)
 {
     Dlx__Wire__SubscriptionClose body = DLX__WIRE__SUBSCRIPTION_CLOSE__INIT;
-    const struct sub *s = any_sub(); /* of somebody else, often */
+    const struct sub *s = any_sub(); /* of another process, often */
     body.subscription = s ? s->id : 3;
     peer_send(c, BODY(SUBSCRIPTION_CLOSE), &body, ++c->serial);
 }

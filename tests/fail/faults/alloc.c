@@ -26,15 +26,16 @@ EXPORT void *memalign(size_t alignment, size_t size);
 static struct actor_head nobody;
 static struct actor_head *page = &nobody;
 
-/* The run-time that counts branches keeps blocks, too: then nobody looks how many are left. */
+/* The run-time that counts branches keeps blocks, too: then no test counts the blocks that are
+ * left. */
 #ifdef DLX_COVERAGE
 enum { ONE_BLOCK = 0 };
 #else
 enum { ONE_BLOCK = 1 };
 #endif
 
-/* Tests recognise in a trace what belongs to the program by this mmap(). What was allocated before
- * is not counted. */
+/* Tests recognise in a trace what belongs to the program by this mmap(). Earlier allocations are
+ * not counted. */
 __attribute__((constructor)) static void find_page(void)
 {
     const char *fd = getenv(ACTOR_LEDGER_ENV);

@@ -52,7 +52,7 @@ static const struct feature features[] = {
 };
 #define N_FEATURES (sizeof features / sizeof *features)
 
-/* One feature: jump over its own instructions unless everything fits. */
+/* The instructions of a feature, which are jumped over unless everything fits. */
 static size_t add(struct sock_filter *code, const struct feature *f)
 {
     const uint32_t at = (uint32_t)offsetof(struct seccomp_data, args) + 8 * (uint32_t)f->argument;
@@ -86,8 +86,8 @@ static const struct feature *find(const char *name)
     return NULL;
 }
 
-/* It answers as it is to, with arguments that the kernel itself would refuse in another way, or not
- * at all. */
+/* Checks the answer of the filter, with arguments that the kernel itself would refuse in another
+ * way, or not at all. */
 static int check(const struct feature *f)
 {
     unsigned long args[5] = {f->how == ANY ? 0 : (unsigned long)-1, 0, 0, 0, 0};

@@ -95,7 +95,7 @@ static uint32_t tensors_of(uint64_t i)
     return i % N_STORY == 6 ? 3 : 1;
 }
 
-/* Of large ones only some words are looked at: each instruction here is a step there. */
+/* Of large messages only some words are checked: each instruction here is a step there. */
 static int64_t next_word(int64_t at)
 {
     return at < 4 ? at + 1 : at + 1330;
@@ -284,7 +284,7 @@ static pid_t start_victim(void (*victim)(void))
     return pid;
 }
 
-/* Its end, or its next stop, while the peer does what `pump` does. */
+/* Waits for the end of the process, or its next stop, while `pump` serves the peer. */
 static int wait_for(pid_t pid, void (*pump)(void))
 {
     int status;
@@ -298,7 +298,7 @@ static int wait_for(pid_t pid, void (*pump)(void))
     return status;
 }
 
-/* One instruction, or everything up to the access. Returns false when the phase is over. */
+/* Runs one instruction, or all up to the access. Returns false when the phase is over. */
 static bool resume(pid_t pid, void (*pump)(void))
 {
 #ifdef DLX_SIM
@@ -401,8 +401,8 @@ static bool publisher_point(uint64_t steps, bool kills)
     seen = n_gone = 0;
     pid_t pid = start_victim(publishing_victim);
     bool there = run_to(pid, steps, take_all);
-    /* It stands still: what it has published comes without it, and no more. The daemon may have yet
-     * to open our link. */
+    /* The publisher stands still: its published messages come without it, and no more. The daemon
+     * may have yet to open the link. */
     uint64_t began = atomic_load(&shared->began), done = atomic_load(&shared->done);
     int64_t until = now() + SECOND;
     do
@@ -449,7 +449,7 @@ static bool subscriber_point(uint64_t steps, bool kills)
     struct dlx_publisher_stats stats = {.size = sizeof stats};
     seen = published = 0;
     ok(dlx_publisher_new(peer, "steps/peer", &args, &own), "publisher_new");
-    /* It has the link before the peer has opened it. */
+    /* The publisher has the link before the peer has opened it. */
     struct dlx_subscription_stats mine = {.size = sizeof mine};
     for (int64_t until = now() + 10 * SECOND; mine.n_publishers == 0 && now() < until;) {
         take_all();
@@ -457,8 +457,8 @@ static bool subscriber_point(uint64_t steps, bool kills)
     }
     pid_t pid = start_victim(subscribing_victim);
     bool there = run_to(pid, steps, publish_if_needed);
-    /* It stands still, holding: nothing of it is overwritten, nobody else waits before it is
-     * `depth` behind. */
+    /* The subscriber stands still, holding: its messages are not overwritten, and no other one
+     * waits before it is `depth` behind. */
     for (int i = 0; i < N_MORE; i++)
         publish_next(0);
     end_victim(pid, kills, publish_if_needed);
@@ -468,7 +468,7 @@ static bool subscriber_point(uint64_t steps, bool kills)
         wrong("the peer saw %" PRIu64 " of %" PRIu64 " messages", seen, published);
     for (int64_t until = now() + 10 * SECOND;;) {
         ok(dlx_publisher_get_stats(own, &stats), "get_stats");
-        /* One that has left and died holding is noticed when its memory is needed. */
+        /* The publisher notices a subscriber that died holding when it needs the memory. */
         if (stats.n_subscribers == 1 || (kills && phase > N_STORY))
             break;
         if (now() > until)
