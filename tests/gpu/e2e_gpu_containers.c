@@ -67,7 +67,7 @@ static void turn(int sock)
 static const struct dlx_publisher_args retain_2 = {.size = sizeof retain_2, .retain = 2};
 static const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
 
-/* They are ready when the word is said: whoever dies then leaves them whole. */
+/* Both messages are ready when the word is said: a publisher that dies then leaves them whole. */
 static void publish_two(int sock)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(&retain_2);
@@ -228,7 +228,7 @@ static void be_advised(int sock)
 }
 
 /* Both are pid 1, which the driver takes for one process, or one is pid 2. */
-/* What NVIDIA's driver does with these handles is a question: E7 of tests/gpu/facts. */
+/* Question E7 of tests/gpu/facts is about these handles with NVIDIA's driver. */
 GPU_LOOP_TEST(memory_of_cudaMalloc_is_refused_between_containers_with_advice, 0, 2,
               DLX_TEST_GPU_CHOICE)
 {

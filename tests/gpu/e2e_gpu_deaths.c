@@ -147,7 +147,7 @@ GPU_LOOP_TEST(memory_of_a_publisher_that_was_killed_cannot_be_opened, 0, 2, 0)
 static struct dlx_test_gpu_end own;
 static DLManagedTensorVersioned *tensor;
 
-/* What cannot be left to a thread is waited for. */
+/* Publishes a tensor whose end cannot be left to a thread: the call waits. */
 static int publish_shared(void)
 {
     uint64_t n_waits = dlx_test_stream_stats(own.p).gpu_waits;

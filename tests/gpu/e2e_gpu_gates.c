@@ -11,8 +11,8 @@
 
 static struct dlx_test_gpu_gate gate;
 
-/* Who opens the gate: when the CPU waits, which is counted, or when opener_end() is called,
- * since it has not waited. */
+/* A thread that opens the gate: when the CPU waits, which is counted, or when opener_end() is
+ * called, since it has not waited. */
 struct opener {
     pthread_t thread;
     const struct dlx_subscriber_link *subscriber_link;
@@ -107,7 +107,7 @@ static bool take_waits(struct dlx_test_gpu_pair *pair, CUstream stream, const ch
 static const char *const trial_calls[] = {"cuMemHostRegister", "cuMemHostGetDevicePointer",
                                           "cuStreamCreate", "cuStreamWaitValue32"};
 
-/* The calls of the trial fail. It is made once. */
+/* The calls of the trial fail. The library makes it once. */
 GPU_LOOP_TEST(where_streams_cannot_wait_the_cpu_does_and_that_is_counted, 0,
               (int)DLX_ARRAY_SIZE(trial_calls), DLX_TEST_GPU_FAILURES)
 {

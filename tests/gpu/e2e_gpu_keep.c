@@ -19,13 +19,13 @@
 
 static struct dlx_gpu_handle sent, got;
 
-/* What the daemon of the fixture has started: 0 if it is not there. */
+/* The keeper that the daemon of the fixture has started; 0: none. */
 static pid_t keeper_pid(void)
 {
     return dlx_test_keeper_find(dlx_test_stream_daemon.path);
 }
 
-/* It ends by itself when nobody needs it, and leaves no file. */
+/* The keeper ends by itself when no process needs it, and leaves no file. */
 static void keeper_ends(void)
 {
     char path[300];
@@ -180,7 +180,7 @@ TEST(memory_of_retained_messages_outlives_daemons)
         dlx_test_store_restart();
         reaches_a_newcomer(7);
     }
-    /* One that is told to end forgets nothing, either. */
+    /* A daemon that is told to end forgets nothing, either. */
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
     dlx_test_store_run_again();
     reaches_a_newcomer(7);
@@ -267,7 +267,8 @@ LOOP_TEST(a_handle_that_the_keeper_lost_is_put_again, 0, 2)
     ck_assert_int_eq(_i == 1, keeper_pid() == router);
 }
 
-/* It stands still: a call for GPU memory fails after a while, and the daemon serves all others. */
+/* The keeper stands still: a call for GPU memory fails after a while, and the daemon serves all
+ * others. */
 TEST(a_keeper_that_stands_still_holds_up_nobody_else)
 {
     begin(NULL, 7, 1);
@@ -353,7 +354,7 @@ LOOP_TEST(a_keeper_that_is_slow_is_waited_for_also_by_a_program_that_can_interru
     handle(8, 2);
     ck_assert_int_eq(kill(slow_holder, SIGSTOP), 0);
     int r = _i == 0 ? dlx__gpu_keep_put(x.p->client, x.p->id, &keep, &sent) : fetch(x.c, x.s, 7);
-    ck_assert_int_eq(kill(slow_holder, SIGCONT), 0); /* also if nobody waited for it */
+    ck_assert_int_eq(kill(slow_holder, SIGCONT), 0); /* also if no call waited for it */
     x.c->interrupt = NULL;
     ck_assert_msg(r == 0, "%d: %s", r, dlx__error_message());
     ck_assert_int_ge(n_asked, 3);
@@ -413,7 +414,7 @@ TEST(another_publisher_or_link_is_refused)
     fails(dlx__call_gpu_keep(other, x.p->id, &sock), DLX_E_NOT_FOUND, "publisher");
     fails(dlx__call_gpu_get(other, link_of(x.s)->id, 0, 7, &sock), DLX_E_NOT_FOUND, "link");
     fails(dlx__call_gpu_get(x.c, link_of(x.s)->id, 0, 0, &sock), DLX_E_INVALID, "allocation 0");
-    ck_assert_int_eq(keeper_pid(), 0); /* nobody needed it */
+    ck_assert_int_eq(keeper_pid(), 0); /* no client needed it */
 }
 
 #define FILES 1024
@@ -428,8 +429,8 @@ static void few_files(void *userdata)
     (void)prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN);
 }
 
-/* What lies unread in their sockets counts for the daemon's user: it may not keep the daemon from
- * sending, nor honest readers from being served. */
+/* Packets that lie unread in their sockets count for the daemon's user: they may not keep the
+ * daemon from sending, nor honest readers from being served. */
 TEST(readers_that_never_read_keep_nobody_out)
 {
     enum { N = 300 };

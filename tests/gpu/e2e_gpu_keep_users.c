@@ -2,8 +2,7 @@
 
 /*
  * GPU memory and several users: descriptors are handed over between processes of one user, and of
- * users whom a rule lets exchange them. What a hostile one makes holds up nobody but its own
- * publisher.
+ * users whom a rule lets exchange them. Memory of a hostile user holds up only its own publisher.
  */
 
 #include "gpu/lib/keep.h"
@@ -126,7 +125,7 @@ TEST(memory_is_handed_over_between_users_whom_a_rule_lets)
     ck_assert_int_eq(unlink(config_path), 0);
 }
 
-/* Its file system answers nobody. The daemon never has its descriptor, and the keeper's other
+/* The file's server does not answer. The daemon never has its descriptor, and the keeper's other
  * holders, and its router, have nothing to do with it. */
 TEST(a_file_that_blocks_holds_up_nobody_else)
 {

@@ -3,7 +3,7 @@
 /*
  * How libdlx.so loads libdlx-gpu.so.0: not before the first use of a GPU, the one beside it and of
  * the same build, or else not at all, and what a program can do then. This program has a static
- * libdlx, as all tests do. Its processes load libdlx.so, too, and call that by pointers.
+ * libdlx, as all tests do. The processes of the tests load libdlx.so, too, and call it by pointers.
  */
 
 #include "tests/gpu/harness_gpu_stream.h"
@@ -339,7 +339,7 @@ GPU_TEST(threads_load_the_library_at_the_same_time, 0)
 
 /* ---- when it cannot be ----------------------------------------------------------------------- */
 
-/* What a GPU is needed for fails, saying this, and everything else works. */
+/* Calls that need a GPU fail with these words, and everything else works. */
 static void check_without(struct end *x, const char *words)
 {
     const struct dlx_subscribe_args pinned = {.size = sizeof pinned, .pin = {kDLCUDA, 0}};
@@ -437,7 +437,7 @@ GPU_TEST(without_the_library_a_message_has_its_tensors_on_the_cpu, 0)
     }
 }
 
-/* 0: of another build; 1: no library; 2: a library of somebody else. */
+/* 0: of another build; 1: no library; 2: another library. */
 static const struct {
     const char *file; /* of the build; NULL: a text */
     const char *words;
@@ -469,7 +469,7 @@ GPU_LOOP_TEST(a_library_of_another_build_is_refused, 0, 3, 0)
     dlx_test_gpu_join(&peer);
 }
 
-/* The loader gives the library the libdlx.so.0 that came first, whoever asks. */
+/* The loader gives the library the libdlx.so.0 that came first, for any caller. */
 static void load_twice(int sock)
 {
     char command[1500];

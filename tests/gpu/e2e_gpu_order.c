@@ -32,7 +32,8 @@ GPU_TEST(publish_does_not_wait_and_a_reader_does, 0)
     ck_assert_uint_eq(stats.gpu_waits, 0);
 }
 
-/* It is there to be taken, and only its tensor is not ready: who asks again gets it. */
+/* The message is there to be taken, and only its tensor is not ready: a caller that asks again gets
+ * it. */
 GPU_TEST(a_tensor_that_is_not_ready_in_time_can_be_asked_for_again, 0)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);
@@ -51,7 +52,8 @@ GPU_TEST(a_tensor_that_is_not_ready_in_time_can_be_asked_for_again, 0)
     x.s = dlx_subscription_unref(x.s);
 }
 
-/* An honest publisher does not drop it. What says whether the tensor is ready lies in it. */
+/* An honest publisher does not drop the arena, which has the word that says whether the tensor is
+ * ready. */
 GPU_TEST(the_arena_of_a_message_that_is_not_ready_stays_though_its_publisher_dropped_it, 0)
 {
     auto_gpu_end x = dlx_test_gpu_both(NULL);
@@ -91,7 +93,7 @@ GPU_TEST(a_publisher_ends_when_its_work_is_done_and_what_it_left_is_ready, 0)
     dlx_test_gpu_expect(&x, 0, N, 7);
 }
 
-/* What is carried to the control block for the next daemon is whole. */
+/* A message that is copied to the control block for the next daemon is whole. */
 GPU_TEST(a_message_goes_along_to_another_daemon_when_it_is_ready, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(dlx_test_gpu_expect_sevens);

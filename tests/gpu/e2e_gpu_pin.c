@@ -333,7 +333,7 @@ PIN_TEST(an_arena_that_cannot_be_unregistered_stays_mapped)
     ck_assert_int_eq(data[N(1) - 1], 5 + N(1) - 1);
 }
 
-/* Somebody has reset the device, or unregistered it: that is as good. */
+/* Another library has reset the device, or unregistered the arena: that is as good. */
 PIN_TEST(an_arena_that_is_not_registered_any_more_is_unmapped)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);

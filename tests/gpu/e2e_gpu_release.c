@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Received tensors on GPUs are released when the work on the streams that were named is done, and
- * nobody waits for that. */
+ * no call waits for that. */
 #include "tests/gpu/harness_gpu_stream.h"
 
 #if DLX_TEST_HAS_GPU
@@ -104,7 +104,7 @@ GPU_TEST(a_take_waits_for_room_that_a_stream_will_make, 0)
     CUstream stream = dlx_test_gpu_stream();
     struct dlx_message *m;
     DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
-    fails(dlx_take(x.s, PATIENCE, &m), DLX_E_TOO_MANY_HELD, "max_held"); /* nobody will make room */
+    fails(dlx_take(x.s, PATIENCE, &m), DLX_E_TOO_MANY_HELD, "max_held"); /* no release makes room */
     ok(dlx_tensor_used_on(t, stream));
     dlx_test_gpu_gate_shut(&gate, stream);
     dlx_test_gpu_spin(stream, 0, WORK_NS);
@@ -185,7 +185,7 @@ GPU_TEST(a_release_does_not_wait_for_the_streams_of_others, 0)
     ck_assert_uint_eq(n_waits(&x), 0);
 }
 
-/* Some share a thread. They end last first. */
+/* Some releases share a thread. The last ones end first. */
 GPU_TEST(releases_on_more_streams_than_there_are_threads_all_end, 0)
 {
     enum { N_STREAMS = 12 };

@@ -94,7 +94,7 @@ GPU_TEST(a_view_is_copied_with_its_strides, 0)
     dlx_test_gpu_expect(&x, 0, N, 7);
 }
 
-/* Its own process gets the copy, too: the original is the caller's. */
+/* The publisher's own process gets the copy, too: the original is the caller's. */
 GPU_TEST(a_shared_tensor_stays_the_caller_s_to_write, 0)
 {
     auto_gpu_end x = both();

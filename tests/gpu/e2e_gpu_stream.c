@@ -172,7 +172,7 @@ static struct end_of_cycle cycle_begin(const char *to, const char *from)
     return end;
 }
 
-/* What came, one place further, behind `first`. */
+/* Publishes the received elements one place further, behind `first`. */
 static void cycle_pass_on(struct end_of_cycle *end, uint32_t first, CUdeviceptr keep)
 {
     DLManagedTensorVersioned *got, *next = dlx_test_gpu_alloc_empty(end->x.p, N);

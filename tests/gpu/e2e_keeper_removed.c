@@ -38,7 +38,7 @@ static bool is_served(void)
     return connect(fd, (const struct sockaddr *)&address, sizeof address) == 0;
 }
 
-/* By this process, and nobody can take its lock. */
+/* Does the keeper hold the lock, with its pid in the file? */
 static bool is_locked(void)
 {
     char text[32] = "";
@@ -76,7 +76,7 @@ static void set_up(void)
     await(is_locked);
 }
 
-/* It removes what it has made. */
+/* The keeper removes its files. */
 static void tear_down(void)
 {
     ck_assert_int_eq(kill(keeper, SIGTERM), 0);
@@ -109,7 +109,7 @@ LOOP_TEST(removed_files_are_made_again, 0, DLX_ARRAY_SIZE(removals))
     ck_assert_int_eq(waitpid(keeper, NULL, WNOHANG), 0);
 }
 
-/* Another one took the path meanwhile: both stay, and files are removed by whoever made them. */
+/* Another keeper took the path meanwhile: both stay, and each removes the files that it made. */
 TEST(a_path_that_another_keeper_has_taken_is_left_to_it)
 {
     pid_t first = keeper;

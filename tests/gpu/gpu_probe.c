@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Is there a GPU that NVIDIA's driver lets us use? Prints its name, the driver's version of CUDA
- * and the number of GPUs, a line each; or why not, and ends with status 77. It needs nothing but a
- * C compiler, so that tools/check-gpu can ask before it builds anything.
+ * and the number of GPUs, a line each; or why not, and ends with status 77. The program needs
+ * nothing but a C compiler, so that tools/check-gpu can ask before it builds anything.
  *
  *   gpu_probe [LIBRARY]    libcuda.so.1 unless said otherwise
  */

@@ -41,7 +41,7 @@ void dlx_test_gpu_machine(int n_devices)
     (void)close(fd);
     (void)snprintf(number, sizeof number, "%d", n_devices);
     ck_assert_int_eq(setenv("STANDIN_MACHINE", machine_path, 1), 0);
-    /* As a driver of somebody's choice it has as many as its environment says. */
+    /* As a driver of DLX_TEST_GPU_DRIVER the stand-in has as many as its environment says. */
     if (dlx_test_gpu_is_standin())
         ck_assert_int_eq(setenv("STANDIN_DEVICES", number, 1), 0);
 }
@@ -59,7 +59,7 @@ void *dlx_test_gpu_symbol(const char *name)
     return dlsym(library, name);
 }
 
-/* Whatever its arguments are: an older driver lacks the function, and stories see that it fails. */
+/* For any arguments: an older driver lacks the function, and stories see that the call fails. */
 static CUresult absent(void)
 {
     return CUDA_ERROR_NOT_FOUND;
@@ -263,7 +263,7 @@ static void stop_standin(void)
 {
     unsigned flags;
     int is_active = 0;
-    /* It fails in a test that did not initialise the driver. */
+    /* The call fails in a test that did not initialise the driver. */
     (void)cu.cuDevicePrimaryCtxGetState(0, &flags, &is_active);
     if (is_active)
         CU_OK(cu.cuDevicePrimaryCtxRelease(0));

@@ -112,7 +112,7 @@ void dlx_test_gpu_end_context(int device);
 
 /* Loads the driver and resolves its functions. Does not call cuInit: each process does that. */
 void dlx_test_gpu_load(void);
-/* One that the stand-in may lack; NULL: the driver has no such function. */
+/* A function that the stand-in may lack; NULL: the driver has none. */
 void *dlx_test_gpu_symbol(const char *name);
 
 #endif

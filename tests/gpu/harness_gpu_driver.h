@@ -3,7 +3,7 @@
 #define DLX_TESTS_HARNESS_GPU_DRIVER_H
 
 /*
- * One interface over two drivers, so that a story does not know which one runs: the stand-in counts
+ * An interface over two drivers, so that a story does not know which one runs: the stand-in counts
  * what exists and can be told to fail; of NVIDIA's driver the same is observed where it can be
  * (free memory, descriptors, contexts), and what cannot be is named in a line `NOTE: not checked:
  * ...`.
@@ -13,7 +13,7 @@
 
 #if DLX_TEST_HAS_GPU
 
-/* What a story needs that not every driver, or machine, has. */
+/* The needs of a story that not every driver, or machine, meets. */
 enum dlx_test_gpu_need {
     DLX_TEST_GPU_FAILURES = 1,   /* calls of the driver that fail on demand */
     DLX_TEST_GPU_COUNTS = 2,     /* counts are what the story is about */

@@ -155,7 +155,8 @@ void dlx_test_gpu_state_check(const struct dlx_test_gpu_state *before)
         dlx_test_gpu_check_free_memory(before->n_free);
 }
 
-/* Those that make or look. Those that give back are called on the way out, and cannot be undone. */
+/* The functions that make or look. Those that give back are called on the way out, and cannot be
+ * undone. */
 static const char *const may_fail[] = {
     "cuDeviceGet",
     "cuDeviceGetCount",

@@ -4,8 +4,8 @@
 
 /*
  * A machine with GPUs, one of the stand-in driver for each test unless DLX_TEST_GPU_DRIVER is set,
- * and memory on it as frameworks allocate it. Whatever a test leaves there, in descriptors or in
- * the driver, fails it.
+ * and memory on it as frameworks allocate it. Anything that a test leaves there, in descriptors or
+ * in the driver, fails it.
  */
 
 #include "tests/gpu/harness_gpu_driver.h"
@@ -50,8 +50,8 @@ CUdeviceptr dlx_test_gpu_pool_make(uint64_t size, CUmemAllocationHandleType type
                                    CUmemoryPool *ret_pool);
 void dlx_test_gpu_pool_free(CUmemoryPool pool, CUdeviceptr at);
 
-/* What exists in the driver now, open descriptors, the current context: equal before and after what
- * undoes itself. */
+/* The objects in the driver now, open descriptors, the current context: equal before and after an
+ * operation that undoes itself. */
 struct dlx_test_gpu_state {
     CUcontext current;
     uint64_t counts[STANDIN_LAST_LIVE + 1]; /* of the stand-in */

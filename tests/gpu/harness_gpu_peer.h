@@ -3,8 +3,8 @@
 #define DLX_TESTS_HARNESS_GPU_PEER_H
 
 /*
- * Another process that shares GPU memory with the test: it does what it is asked over a socket, and
- * answers. It is started before the test uses a GPU.
+ * Another process that shares GPU memory with the test, and serves its requests over a socket. The
+ * process starts before the test uses a GPU.
  */
 
 #include "gpu/handle.h"
@@ -32,7 +32,7 @@ struct dlx_test_gpu_word {
     char text[256]; /* of an error */
 };
 
-/* What a publisher of the test, and one of a peer, is called. */
+/* The ids of a publisher of the test, and of one of a peer. */
 #define DLX_TEST_GPU_OWN  ((struct dlx_gpu_publisher){1, 1})
 #define DLX_TEST_GPU_PEER ((struct dlx_gpu_publisher){1, 2})
 
@@ -40,7 +40,7 @@ struct dlx_test_gpu_word {
 void dlx_test_gpu_peer_start(struct dlx_test_gpu_peer *ret, const char *variable);
 void dlx_test_gpu_peer_end(struct dlx_test_gpu_peer *peer);
 
-/* One question and its answer. With a handle: all parts of it go along. */
+/* A request and its answer. With a handle: all parts of it go along. */
 struct dlx_test_gpu_word dlx_test_gpu_ask(struct dlx_test_gpu_peer *peer, enum dlx_test_gpu_op op,
                                           uint64_t a, uint64_t b, uint64_t c,
                                           const struct dlx_gpu_handle *handle);

@@ -160,7 +160,7 @@ DLManagedTensorVersioned *dlx_test_gpu_alloc(struct dlx_publisher *p, int64_t n,
 struct owner {
     DLManagedTensorVersioned tensor;
     int64_t dims[4];
-    CUdeviceptr memory; /* 0: somebody else's */
+    CUdeviceptr memory; /* 0: not its own */
 };
 
 static void delete_tensor(DLManagedTensorVersioned *tensor)

@@ -60,7 +60,7 @@ DLManagedTensorVersioned *dlx_test_gpu_alloc(struct dlx_publisher *p, int64_t n,
  * 0. */
 DLManagedTensorVersioned *dlx_test_gpu_tensor(uint64_t offset, int64_t rows, int64_t columns,
                                               uint32_t value);
-/* One that has no memory of its own: in that of another one, each `step` elements; and at an
+/* A tensor without memory of its own: in that of another one, each `step` elements; and at an
  * address. */
 DLManagedTensorVersioned *dlx_test_gpu_view(const DLManagedTensorVersioned *of, int64_t rows,
                                             int64_t columns, int64_t step);
@@ -77,8 +77,8 @@ void dlx_test_gpu_wait_deleted(struct dlx_test_gpu_end *end, uint32_t n);
 void dlx_test_gpu_check(const DLManagedTensorVersioned *tensor, int64_t n, uint32_t value);
 
 /*
- * Holds a stream: what is enqueued after dlx_test_gpu_gate_shut() begins when the gate is opened,
- * by any thread and at any time. One stream each, and each gate is opened.
+ * Holds a stream: work that is enqueued after dlx_test_gpu_gate_shut() begins when the gate is
+ * opened, by any thread and at any time. One stream each, and each gate is opened.
  */
 struct dlx_test_gpu_gate {
     sem_t open;
@@ -98,8 +98,8 @@ void dlx_test_gpu_wait_held(struct dlx_subscription *s, uint32_t n);
 /* For roles: which variant of the test it is. */
 extern int dlx_test_gpu_variant;
 
-/* Whoever dies now leaves the `n` messages of gpu/a whole. A later one may be ready before an
- * earlier one. */
+/* A publisher that dies now leaves the `n` messages of gpu/a whole. A later one may be ready before
+ * an earlier one. */
 void dlx_test_gpu_wait_ready(const struct dlx_test_gpu_end *x, int n);
 
 /* A publisher and a subscriber of one process with a stream each, and tensors that are published
@@ -121,7 +121,7 @@ void dlx_test_gpu_pair_end(struct dlx_test_gpu_pair *pair);
  * published at once. */
 void dlx_test_gpu_publish_this(struct dlx_publisher *p, DLManagedTensorVersioned *t,
                                CUstream stream, struct dlx_test_gpu_gate *gate, uint64_t work_ns);
-/* The same, of a new tensor. It is made before, since that waits for the device. */
+/* The same, of a new tensor. The tensor is made before, since that waits for the device. */
 void dlx_test_gpu_publish_behind(struct dlx_publisher *p, CUstream stream,
                                  struct dlx_test_gpu_gate *gate, uint64_t work_ns);
 

@@ -45,7 +45,7 @@ static void make(enum dlx_gpu_kind kind, uint32_t n_chunks)
         sent.token[i] = (uint8_t)(i + 1);
 }
 
-/* One part, with descriptors as recvmsg() would have made them. Returns its size. */
+/* Encodes a part, with descriptors as recvmsg() would have made them. Returns its size. */
 static size_t encode(uint32_t first)
 {
     int borrowed[DLX_PACKET_FDS_MAX];
@@ -126,7 +126,7 @@ LOOP_TEST(an_outline_is_whole_only_for_a_kind_without_descriptors, 0, 2)
     ck_assert_int_eq(dlx__gpu_handle_decode_outline(&got, data), DLX_E_PROTOCOL);
 }
 
-/* What is sent is refused with this code and word, and nothing has changed hands. */
+/* The packet must be refused with this code and word, and no descriptor has changed hands. */
 static void refused(size_t size, size_t n_fds_said, int code, const char *word)
 {
     size_t before = dlx_test_fds_count();

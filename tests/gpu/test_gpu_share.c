@@ -39,7 +39,7 @@ static void end(void)
         dlx__gpu_exports_end(dlx_steal(exports));
 }
 
-/* What the test has not ended itself. */
+/* Ends the objects that the test has not ended itself. */
 static void teardown(void)
 {
     dlx__gpu_handle_deinit(&received);
@@ -119,7 +119,7 @@ static void check_empty(struct dlx_test_gpu_peer *peer)
         dlx_test_gpu_peer_check(peer, what[i], 0);
 }
 
-/* What the test wrote at `at`, the peer reads; and the other way, if it may write. */
+/* The peer must read the test's words at `at`; and the other way, if it may write. */
 static void check_shared(CUdeviceptr at, bool may_write)
 {
     uint64_t word;
@@ -313,7 +313,7 @@ GPU_TEST(an_allocation_belongs_to_a_publisher_of_one_number_and_one_id, 0)
     close_received();
 }
 
-/* What is mapped for reading alone is not given to who writes. */
+/* A mapping for reading alone is not given to a caller that writes. */
 GPU_TEST(an_import_is_of_one_access, 0)
 {
     struct dlx_gpu_import *other;
@@ -363,7 +363,7 @@ static bool is_found(uint64_t number, uint64_t id)
     return found != NULL;
 }
 
-/* Whatever pids it has: nobody asks for them. */
+/* With any pid: no check asks for it. */
 GPU_TEST(a_publisher_is_known_by_the_id_of_each_daemon, 0)
 {
     struct dlx_gpu_publisher own = DLX_TEST_GPU_OWN;

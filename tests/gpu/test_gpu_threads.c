@@ -129,7 +129,7 @@ LOOP_TEST(a_stream_goes_on_when_its_result_is_known, 0, 2)
     wait_ = dlx__gpu_wait_unref(wait_);
 }
 
-/* Who waits for a release takes a message then, and would find that it may hold no more. */
+/* A caller that waits for a release takes a message then, and would find no room to hold it. */
 TEST(a_release_is_done_when_its_message_has_been_let_go)
 {
     DLTensor tensor = {.device = {kDLCPU, 0}};

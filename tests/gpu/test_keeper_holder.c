@@ -197,7 +197,7 @@ TEST(a_reader_that_does_not_read_is_given_up)
     ck_assert_int_eq(fetch(7), 0);
     struct pollfd end = {.fd = idle, .events = POLLRDHUP};
     ck_assert_int_eq(poll(&end, 1, PATIENCE_MS), 1);
-    /* It finds the one part that it was sent, and the end. */
+    /* The reader finds the one part that it was sent, and the end. */
     ck_assert_int_eq(dlx_test_keeper_receive(idle, &got, text), DLX_E_DISCONNECTED);
     close(idle);
     ck_assert_int_eq(fetch(7), 0);
@@ -235,8 +235,8 @@ static void let_go(struct dlx_gpu_handle *handle)
     dlx__gpu_handle_deinit(handle);
 }
 
-/* Nobody looks into a file: one whose server answers nobody is held and sent like any other. To
- * close it, when it is dropped, holds up this holder alone. */
+/* No process looks into a file: one whose server does not answer is held and sent like any other.
+ * Closing it, when it is dropped, holds up this holder alone. */
 TEST(a_file_whose_server_does_not_answer_is_held_and_sent)
 {
     struct dlx_test_fuse fuse;

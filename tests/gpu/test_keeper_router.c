@@ -77,7 +77,7 @@ TEST(each_publisher_has_a_holder_of_its_own)
     ck_assert_int_eq(fetch(1, 1001, 5), 0);
 }
 
-/* It is between two daemons, or announces itself anew because an answer was late. */
+/* The publisher is between two daemons, or announces itself again because an answer was late. */
 TEST(handles_of_a_connected_publisher_are_not_forgotten)
 {
     int a = publisher(1, 1000, 1);
@@ -91,7 +91,7 @@ TEST(handles_of_a_connected_publisher_are_not_forgotten)
     dlx_test_keeper_wait_children(keeper.pid, 0);
 }
 
-/* What the last daemon had claimed says nothing of what the next one will claim. */
+/* The claims of the last daemon say nothing of those of the next one. */
 TEST(a_publisher_that_ends_before_the_next_daemon_has_claimed_it_is_kept_for_it)
 {
     auto_fd a = publisher(1, 1000, 1);
@@ -132,7 +132,7 @@ TEST(a_user_may_have_three_times_the_holders_that_are_left)
     dlx_test_keeper_tell(&keeper, DLX_KEEPER_FORGET, 2, 1000);
     close(owners[1]);
     owners[1] = -1;
-    /* Its holder ends, and then the keeper notices. */
+    /* The publisher's holder ends, and then the keeper notices. */
     uint64_t until = dlx__deadline(PATIENCE);
     do
         r = dlx_test_keeper_own(&keeper, 1, 1002, &owners[n], text);
@@ -169,7 +169,7 @@ TEST(a_uid_by_another_socket_has_a_holder_of_its_own)
     const uint64_t main_user = 1000, pods_user = UINT64_C(5) << 32 | 1000;
     auto_fd a = publisher(1, main_user, 2);
     ck_assert_int_eq(fetch(1, pods_user, 5), DLX_E_NOT_FOUND);
-    int b = publisher(1, pods_user, 1); /* replaces nobody */
+    int b = publisher(1, pods_user, 1); /* replaces no publisher */
     ck_assert_int_eq(fetch(1, main_user, 5), 0);
     ck_assert_uint_eq(got.n_chunks, 2);
     ck_assert_int_eq(fetch(1, pods_user, 5), 0);
@@ -273,8 +273,8 @@ static size_t unread(int *socks, size_t n, uint32_t reader)
     return n_served;
 }
 
-/* They may have so many descriptors on their way as the daemon allowed, also once they were given
- * up and when their holder has ended, and others are served beside them. */
+/* Such readers may have as many descriptors on their way as the daemon allowed, also once they were
+ * given up and when their holder has ended, and others are served beside them. */
 TEST(readers_that_never_read_have_few_descriptors_on_their_way)
 {
     enum { N = 40, MOST = 32 };
@@ -283,7 +283,7 @@ TEST(readers_that_never_read_have_few_descriptors_on_their_way)
     int a = publisher(1, 1000, 2 * DLXK_AHEAD);
     size_t n = unread(socks, N, 50);
     ck_assert_uint_eq(n, 24); /* three times the eight that are left */
-    /* Its holder ends, and what is unread stays on its way. */
+    /* The holder ends, and unread descriptors stay on their way. */
     dlx_test_keeper_tell(&keeper, DLX_KEEPER_FORGET, 1, 1000);
     close(a);
     a = publisher(1, 1000, 2 * DLXK_AHEAD);
@@ -325,7 +325,7 @@ TEST(a_user_may_not_fill_the_queue_of_readers)
         close(socks[i]);
 }
 
-/* Its last descriptor is closed by a holder that is killed. */
+/* A killed holder closes the last descriptor of the file. */
 TEST(a_file_whose_server_does_not_answer_holds_up_its_own_holder_alone)
 {
     struct dlx_test_fuse fuse;

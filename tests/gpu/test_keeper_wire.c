@@ -76,7 +76,7 @@ TEST(every_kind_arrives_with_its_fields)
     }
 }
 
-/* One wrong byte of a packet that is right. */
+/* Refuses a right packet with one wrong byte. */
 static void refuses(const struct dlx_keeper_packet *right, size_t n_fds, size_t at, uint8_t value,
                     int code, const char *word)
 {

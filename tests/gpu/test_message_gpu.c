@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a message believes of the allocations that a peer describes. No GPU is needed. */
+/* A message's checks of the allocations that a peer describes. No GPU is needed. */
 #include "gpu/lib/order.h"
 #include "gpu/lib/receive.h"
 #include "gpu/handle.h"

@@ -53,7 +53,7 @@ TEST(nothing_before_init)
     ck_assert_int_eq(n, 2);
 }
 
-/* What follows an entry that names no device is not visible. Both devices have UUIDs that end with
+/* Devices after an entry that names none are not visible. Both devices have UUIDs that end with
  * their numbers, from 1 on. */
 LOOP_TEST(visible_devices_are_those_of_the_environment, 0, 4)
 {

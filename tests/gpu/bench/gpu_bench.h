@@ -3,8 +3,9 @@
 #define DLX_TESTS_GPU_BENCH_H
 
 /*
- * What `make bench-gpu` measures: each --what once, one JSON object. bench/run-gpu alternates,
- * repeats and compares. It is in tests/ for the driver's loader and the kernels of the harness.
+ * The measurements of `make bench-gpu`: each --what once, one JSON object. bench/run-gpu
+ * alternates, repeats and compares. The program is in tests/ for the driver's loader and the
+ * kernels of the harness.
  */
 
 #include "bench/measure_dlx.h"

@@ -24,7 +24,7 @@ static void end_process(pid_t pid, int signal)
     bm_check_errno(waitpid(pid, NULL, 0), "waitpid");
 }
 
-/* It is what is measured: the memory that is free after that time. */
+/* A part of the measurement: the memory that is free after that time. */
 static void let_time_pass(uint64_t ns)
 {
     struct timespec t = {.tv_sec = (time_t)(ns / SECOND_NS), .tv_nsec = (long)(ns % SECOND_NS)};

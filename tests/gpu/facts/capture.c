@@ -11,14 +11,14 @@
 #define FD_TYPE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 #define PAGE    4096
 
-/* What another process has shared. */
+/* An allocation that another process has shared. */
 struct offer {
     CUipcMemHandle memory;
     CUmemPoolPtrExportData data;
     int32_t result; /* of the pool's */
 };
 
-/* What the calls use and make, in their order. */
+/* The objects that the calls use and make, in their order. */
 static struct {
     CUstream stream, made_stream;
     CUevent event;

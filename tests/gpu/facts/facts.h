@@ -6,9 +6,9 @@
  * Questions about the driver, E1 to E13, each answered in one line. docs/GPU.md refers to them.
  *
  * A question is a test of Check: a process of its own with a time limit, so that one which hangs or
- * crashes has no answer, and the others go on. It asserts only what it needs to go on; what it
- * finds is the answer. It forks its roles, which are exporters, importers and observers, before it
- * calls cuInit, and mostly leaves that to them.
+ * crashes has no answer, and the others go on. The test asserts only what it needs to go on; its
+ * findings are the answer. It forks its roles, which are exporters, importers and observers, before
+ * it calls cuInit, and mostly leaves that to them.
  */
 
 #include "tests/gpu/harness_gpu_machine.h"
@@ -46,11 +46,12 @@ struct facts_word {
 };
 
 void facts_say(int sock, struct facts_word word, int borrow_fd);
-/* Its descriptor, or -1, goes to *ret_fd unless that is NULL. */
+/* The descriptor of a word, or -1, goes to *ret_fd unless that is NULL. */
 struct facts_word facts_hear(int sock, int *ret_fd);
 struct facts_word facts_ask(struct dlx_test_gpu_peer *peer, enum facts_op op, uint64_t a);
 void facts_end(struct dlx_test_gpu_peer *peer);
-/* What every role does that stays: the operations above, until FACTS_END. 0: it has no memory. */
+/* Serves the operations above, until FACTS_END, in every role that stays. `at` 0: the role has no
+ * memory. */
 void facts_serve(int sock, CUdeviceptr at, size_t size);
 
 /* A role with a context, which serves and does nothing else: it sees how much memory is free. */

@@ -163,7 +163,7 @@ TEST(E7_importers_in_other_namespaces)
     facts_end(&exporter);
 }
 
-/* Whether who opens an allocation can read the one beside it, which nobody has shared. */
+/* Can a process that opens an allocation read the one beside it, which was not shared? */
 static bool reads_neighbour(const struct handles *h)
 {
     CUdeviceptr small;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every driver call does first, injected failures and delays, and waiting. */
+/* The beginning of every driver call, injected failures and delays, and waiting. */
 #include "tests/gpu/standin/machine.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -155,7 +155,7 @@ static void pause_ns(uint64_t ns)
 
 void wait_change(void)
 {
-    /* What other processes do signals nothing here: it is looked at this often. */
+    /* Other processes signal nothing here: the thread looks this often. */
     uint64_t end = now_ns() + 200000;
     struct timespec t = {(time_t)(end / 1000000000), (long)(end % 1000000000)};
     (void)pthread_cond_timedwait(&state.changed, &state.lock, &t);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Events: each record has a number, and an event is complete when its last record was reached.
- * Those between processes have their numbers in the machine's file, which has room for a limited
+ * Events between processes have their numbers in the machine's file, which has room for a limited
  * number.
  */
 #include "tests/gpu/standin/ipc.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a stream's thread does for each operation. */
+/* The work of a stream's thread for each operation. */
 #include "tests/gpu/standin/machine.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* What a kernel has pinned by standin_load() and standin_store(), until it ends. */
+/* The allocations that a kernel has pinned by standin_load() and standin_store(), until it ends. */
 #define MAX_PINS 64
 static _Thread_local struct range *pins[MAX_PINS];
 static _Thread_local int n_pins;

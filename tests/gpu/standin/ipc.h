@@ -4,7 +4,7 @@
 
 #include "tests/gpu/standin/machine.h"
 
-/* What the 64 bytes of a handle, of memory or an event, or of a pool's exported pointer contain. */
+/* The content of the 64 bytes of a handle, of memory or an event, or of a pool's pointer. */
 struct share_name {
     uint64_t magic, id;
     int slot, zero; /* no padding: the bytes of handles are compared */

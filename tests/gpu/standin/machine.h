@@ -3,8 +3,8 @@
 #define DLX_STANDIN_MACHINE_H
 
 /*
- * What the processes of one machine share: a mapped file. Its fields are changed under the file's
- * lock (flock, which ends with its process), but for the atomic ones.
+ * The shared part of the processes of one machine: a mapped file. Its fields are changed under the
+ * file's lock (flock, which ends with its process), but for the atomic ones.
  *
  * Processes may be in several pid namespaces, where numbers repeat and others are not seen. So each
  * has an id in the machine, and a byte of the file that it has locked (fcntl) until it dies.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What pointers say about themselves. */
+/* The attributes of pointers. */
 #include "tests/gpu/standin/vmm.h"
 #include <string.h>
 

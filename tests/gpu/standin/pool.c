@@ -114,7 +114,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *ret, const CUmemPoolProps *props)
     return CUDA_SUCCESS;
 }
 
-/* Its memory lives until the last allocation is freed. */
+/* The pool's memory lives until the last allocation is freed. */
 CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle)
 {
     ENTER(cuMemPoolDestroy);

@@ -3,9 +3,9 @@
 #define DLX_STANDIN_H
 
 /*
- * What a test can ask of the stand-in driver, and tell it. The functions are exported by the
- * stand-in's libcuda.so.1; tests/gpu/harness_gpu.h resolves them. tests/gpu/standin/README.md
- * explains the model.
+ * The requests of a test to the stand-in driver. The functions are exported by the stand-in's
+ * libcuda.so.1; tests/gpu/harness_gpu.h resolves them. tests/gpu/standin/README.md explains the
+ * model.
  *
  * Environment, read by cuInit:
  *   STANDIN_MACHINE        file that the processes of one "machine" share; else each is alone

@@ -67,7 +67,7 @@ enum range_kind {
     RANGE_REGISTERED,  /* cuMemHostRegister: has a device address of its own */
 };
 
-/* One physical allocation: a memfd, whose last page says what it is. */
+/* A physical allocation: a memfd, whose last page describes it. */
 struct backing {
     int fd;
     int refs;

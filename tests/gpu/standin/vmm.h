@@ -4,7 +4,7 @@
 
 #include "tests/gpu/standin/machine.h"
 
-/* What the last page of a memfd says about it: an importer believes nothing else. */
+/* The content of the last page of a memfd: an importer believes nothing else. */
 struct label {
     uint64_t magic;
     enum label_kind { LABEL_LEGACY = 1, LABEL_VMM, LABEL_POOL } kind;
@@ -33,7 +33,7 @@ CUresult label_read(int fd, enum label_kind kind, struct label *ret, int *ret_de
 CUresult backing_new(struct backing **ret, int device, const struct label *label, size_t charged);
 /* Imported memory: the descriptor is duplicated. NULL: out of memory or descriptors. */
 struct backing *backing_of_fd(int fd, int device, const struct label *label);
-/* What both calls that export do: a descriptor, if the memory was made for that type. */
+/* The common part of both calls that export: a descriptor, if the memory was made for that type. */
 CUresult backing_export(const struct backing *backing, CUmemAllocationHandleType type,
                         unsigned long long flags, void *ret);
 
