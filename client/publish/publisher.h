@@ -32,8 +32,9 @@ struct dlx_publisher_memory {
     const void *next_data;
     /* Not 0: the last block, of this size, needed an old message to go; the next one will, too. */
     uint64_t room_size;
-    uint64_t next_trim; /* message number */
-    uint32_t n_trims;
+    /* Message numbers: of what is too much, and of all that is not in use. */
+    uint64_t next_trim;
+    uint64_t next_trim_of_all;
     uint32_t trim_step;     /* arenas that go back with each message; 0: none */
     uint64_t crowded_until; /* no arena could be had: until then what fits anywhere will do */
 };

@@ -146,22 +146,24 @@ int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory
 static void __attribute__((noinline)) trim(struct dlx_publisher *p)
 {
     bool much = dlx__heap_bytes(p->heap) > TRIM_MUCH, goes_on = p->memory.trim_step > 0;
-    uint32_t every = much ? 1 : DLX_TRIM_EVERY;
+    uint64_t head = dlx__writer_head(&p->core), depth = p->args.depth;
     if (!goes_on) {
         /* Else memory that no message needs counts as used. */
         while (much && dlx__writer_reclaim(&p->core, false) > 0)
             ;
-        p->memory.n_trims += every;
         p->memory.trim_step = dlx__heap_n_arenas(p->heap) / p->args.depth + 1;
     }
-    bool all = p->memory.n_trims % DLX_TRIM_EVERY == 0;
+    bool all = head >= p->memory.next_trim_of_all;
     uint64_t bytes = goes_on ? dlx__heap_excess(p->heap, all) : dlx__heap_trim(p->heap, all);
-    bool done = drop_arenas(p, bytes, p->memory.trim_step);
-    if (done)
-        dlx__heap_vacate(p->heap);
-    p->memory.next_trim = dlx__writer_head(&p->core) + (done ? (uint64_t)p->args.depth * every : 1);
-    if (done)
-        p->memory.trim_step = 0;
+    if (!drop_arenas(p, bytes, p->memory.trim_step)) {
+        p->memory.next_trim = head + 1;
+        return;
+    }
+    dlx__heap_vacate(p->heap);
+    if (all)
+        p->memory.next_trim_of_all = head + DLX_TRIM_EVERY * depth;
+    p->memory.next_trim = much ? head + depth : p->memory.next_trim_of_all;
+    p->memory.trim_step = 0;
 }
 
 int dlx__publisher_reclaim(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size, bool drop,

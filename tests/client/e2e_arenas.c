@@ -108,6 +108,27 @@ TEST(a_burst_leaves_what_the_next_one_may_need)
     ck_assert_uint_eq(charged_bytes(c), bytes);
 }
 
+/* Looks for memory come once in `depth` messages while there is much, and rarely afterwards:
+ * however many of the former there were, the latter find what nobody needed in between. */
+TEST(what_a_burst_left_goes_back_when_no_other_comes)
+{
+    enum { BURST = 16, MIB_EACH = 4 };
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = 1, .history = 1));
+    for (int64_t n_between = 1; n_between <= 3; n_between++) {
+        DLManagedTensorVersioned *t[BURST];
+        for (int64_t i = 0; i < BURST; i++)
+            t[i] = dlx_test_stream_alloc(p, N(MIB_EACH), i);
+        dlx_test_stream_publish_all(p, 10, 1, n_between);
+        for (int64_t i = 0; i < BURST; i++)
+            t[i]->deleter(t[i]);
+        dlx_test_stream_publish_all(p, 10, 1, 3 * DLX_TRIM_EVERY);
+        uint64_t bytes = dlx_test_stream_stats(p).arena_bytes;
+        ck_assert_uint_le(bytes, MIB);
+        ck_assert_uint_eq(charged_bytes(c), bytes);
+    }
+}
+
 /* Makes an arena of 2 MiB and one of `mib` MiB, with nothing in them. */
 static struct dlx_publisher *make_empty_arenas(struct dlx_client *c, int64_t mib)
 {
