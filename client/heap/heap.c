@@ -121,17 +121,11 @@ static bool cache_give_up_all(struct payload_cache *cache, struct dlx_block **po
     return any;
 }
 
-/* Blocks that no message needed since the last call give their memory back, unless those of a size
- * have fewer than `least` bytes together. */
-static void cache_trim(struct payload_cache *cache, struct dlx_block **pool, uint64_t least)
+/* Blocks that no message needed since the last call give their memory back. */
+static void cache_trim(struct payload_cache *cache, struct dlx_block **pool)
 {
-    for (uint32_t i = 0; i < CACHE_SLOTS; i++) {
-        struct dlx_cache_slot *slot = &cache->all[i];
-        if (slot->n == 0) /* most of them: n_least is 0, too */
-            continue;
-        bool few = slot->n_least < least / slot->size;
-        cache_give_up(slot, few ? 0 : slot->n_least, pool);
-    }
+    for (uint32_t i = 0; i < CACHE_SLOTS; i++)
+        cache_give_up(&cache->all[i], cache->all[i].n_least, pool);
 }
 
 static void cache_want_none(struct payload_cache *cache)
@@ -760,15 +754,13 @@ void dlx__heap_freeze(struct dlx_heap *heap, struct dlx_heap_aside *aside)
     retry_stuck(heap);
 }
 
-/* Fewer bytes than this are kept for the next message, whatever it is. */
-#define TRIM_LEAST (UINT64_C(1) << 20)
 /* More empty memory than this share of what is in use, and so many bytes, are too much. */
 #define SLACK_SHARE 4U
 #define SLACK_BYTES (UINT64_C(32) << 20)
 
 uint64_t dlx__heap_trim(struct dlx_heap *heap, bool all)
 {
-    cache_trim(&heap->cache, &heap->pool, all ? 0 : TRIM_LEAST);
+    cache_trim(&heap->cache, &heap->pool);
     return dlx__heap_excess(heap, all);
 }
 

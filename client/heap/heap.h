@@ -116,8 +116,7 @@ static inline int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, u
 
 /*
  * Now and then: blocks of the cache that no message needed since the last call go back to their
- * arenas, unless they are few bytes and not `all`. Returns how many bytes there are beyond what is
- * in use and, unless `all`, some slack.
+ * arenas. Returns how many bytes there are beyond what is in use and, unless `all`, some slack.
  */
 dlx_for_gpu uint64_t dlx__heap_trim(struct dlx_heap *heap, bool all);
 /* That number alone. */
