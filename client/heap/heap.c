@@ -754,9 +754,8 @@ void dlx__heap_freeze(struct dlx_heap *heap, struct dlx_heap_aside *aside)
     retry_stuck(heap);
 }
 
-/* More empty memory than this share of what is in use, and so many bytes, are too much. */
+/* More empty memory than this share of what is in use, and DLX_HEAP_SLACK, is too much. */
 #define SLACK_SHARE 4U
-#define SLACK_BYTES (UINT64_C(32) << 20)
 
 uint64_t dlx__heap_trim(struct dlx_heap *heap, bool all)
 {
@@ -769,7 +768,7 @@ uint64_t dlx__heap_excess(const struct dlx_heap *heap, bool all)
     uint64_t used = 0;
     for (const struct dlx_arena *arena = heap->arenas; arena; arena = arena->next)
         used += arena->size - arena->free_bytes;
-    uint64_t most = all ? used : used + used / SLACK_SHARE + SLACK_BYTES;
+    uint64_t most = all ? used : used + used / SLACK_SHARE + DLX_HEAP_SLACK;
     return heap->bytes - DLX_MIN(heap->bytes, most);
 }
 

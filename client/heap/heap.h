@@ -114,6 +114,9 @@ static inline int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, u
     return dlx__heap_add_of(heap, id, map, size, NULL);
 }
 
+/* So many bytes that are not in use are never too much. */
+#define DLX_HEAP_SLACK (UINT64_C(32) << 20)
+
 /*
  * Now and then: blocks of the cache that no message needed since the last call go back to their
  * arenas. Returns how many bytes there are beyond what is in use and, unless `all`, some slack.

@@ -13,9 +13,6 @@
  * reading cursors and hold words disturbs the readers, so small messages do it once in many. */
 #define FREE_GROWTH (UINT64_C(32) << 10)
 
-/* From so many bytes of arenas on, there is much that may not be in use. */
-#define TRIM_MUCH (UINT64_C(32) << 20)
-
 /* So long a daemon that gave no arena is not asked for one, if there is another way. */
 #define CROWDED_NS UINT64_C(1000000000)
 
@@ -119,7 +116,7 @@ static int grow_memory(struct dlx_publisher *p, const struct dlx_memory *memory,
     /* Now that there will be one, and before it has memory. */
     drop_excess(p, id, bytes);
     r = add_arena(p, memory, id, arena, fd, bytes);
-    if (r == 0 && dlx__heap_bytes(p->heap) > TRIM_MUCH)
+    if (r == 0 && dlx__heap_bytes(p->heap) > DLX_HEAP_SLACK)
         p->memory.next_trim =
             DLX_MIN(p->memory.next_trim, dlx__writer_head(&p->core) + p->args.depth);
     *ret_taken_back = r == DLX_E_NOT_FOUND &&
@@ -145,7 +142,7 @@ int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory
  * after `depth`. */
 static void __attribute__((noinline)) trim(struct dlx_publisher *p)
 {
-    bool much = dlx__heap_bytes(p->heap) > TRIM_MUCH, goes_on = p->memory.trim_step > 0;
+    bool much = dlx__heap_bytes(p->heap) > DLX_HEAP_SLACK, goes_on = p->memory.trim_step > 0;
     uint64_t head = dlx__writer_head(&p->core), depth = p->args.depth;
     if (!goes_on) {
         /* Else memory that no message needs counts as used. */

@@ -7,8 +7,8 @@
 
 #include "client/publish/publisher.h"
 
-/* What is not in use goes back after `depth` messages if it is much (TRIM_MUCH), else after so many
- * times that. */
+/* What is not in use goes back after `depth` messages if it may be too much (DLX_HEAP_SLACK), else
+ * after so many times that. */
 #define DLX_TRIM_EVERY UINT32_C(16)
 
 /*
