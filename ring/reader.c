@@ -5,10 +5,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* How many retired messages one take skips, beyond the size of the ring, before it gives up. A
- * publisher as fast as the reader could otherwise keep it here. */
-#define MISSES_MORE 1024U
-
 /* The publisher writes these words; they are const because the reader maps the page read-only. */
 static dlx_atomic_u64 *word(const dlx_atomic_u64 *w)
 {
@@ -368,9 +364,9 @@ static uint32_t drop_gone(struct dlx_reader *r, struct dlx_taken *taken, uint32_
 
 int dlx__reader_take(struct dlx_reader *r, struct dlx_taken *ret, uint32_t count)
 {
-    /* The bound exceeds the distance to an honest head, and a head that runs away cannot keep the
-     * reader here. */
-    for (uint32_t misses = 0; misses <= r->mask + MISSES_MORE; misses++) {
+    /* Two rings exceed the distance to an honest head, and a head that runs away, or a publisher as
+     * fast as the reader, cannot keep it here. */
+    for (uint32_t misses = 0; misses < 2 * (r->mask + 1); misses++) {
         uint64_t n = r->cursor + 1, gen = gen_of(r, n);
         if (dlx_unlikely(gen != n)) {
             int why = look_further(r, n, gen);

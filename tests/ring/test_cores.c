@@ -253,6 +253,20 @@ TEST(an_entry_one_ring_ahead_of_head_is_believed_and_the_next_is_not)
     ck_assert_uint_eq(reader.lost, 1);
 }
 
+/* Each entry is one that the reader has missed, and so is the next one that it looks for. */
+TEST(a_head_that_runs_away_is_left_after_two_rings)
+{
+    const uint64_t far = 10000 * ENTRIES;
+    begin();
+    for (uint64_t i = 0; i < ENTRIES; i++)
+        dlx_store64_relaxed(&f.control->entries[i].gen, far + i);
+    dlx_store64_relaxed(&f.control->head, far);
+    for (uint64_t n = 1; n <= 3; n++) {
+        take_fails(&reader, DLX_E_EMPTY);
+        ck_assert_uint_eq(reader.lost, n * 2 * ENTRIES);
+    }
+}
+
 /* The number goes into an error text, and its cursor is the peer's. */
 TEST(only_a_reliable_link_that_is_a_window_behind_blocks)
 {
