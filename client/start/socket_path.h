@@ -9,9 +9,9 @@
  *     /run/dlpackd/dlpackd.sock         the machine's
  *     /tmp/dlpackd-UID/dlpackd.sock     a private one where there is no XDG_RUNTIME_DIR
  *
- * Anybody can make the last folder before we do, so it counts only when it is a folder, not a link,
- * that belongs to us and has mode 0700: then nobody else can have put a socket into it. (In a
- * sticky /tmp nobody else can rename it either; where /tmp is not sticky the credentials of the
+ * Any user can make the last folder first, so it counts only when it is a folder, not a link, that
+ * belongs to this user and has mode 0700: then no other user can have put a socket into it. (In a
+ * sticky /tmp no other user can rename it either; where /tmp is not sticky the credentials of the
  * socket tell, see dlx__socket_path_is_trusted().)
  */
 

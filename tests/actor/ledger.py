@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an actor has done (ledger.h), and what may not be in the ledgers of several."""
+"""The ledgers of actors (ledger.h), and errors that several ledgers together show."""
 
 import contextlib
 import ctypes
@@ -50,7 +50,7 @@ class Object(ctypes.Structure):
 
     @property
     def keys(self):
-        """What it got, by publisher."""
+        """The messages that the subscription got, by publisher."""
         return [k for k in self.all_keys[: self.n_keys] if k.taken]
 
     def __str__(self):
@@ -76,7 +76,7 @@ class Ledger:
         return {"ACTOR_LEDGER_FD": str(self.fd)}
 
     def objects(self, *kinds):
-        """Those that were begun, as they are now."""
+        """The objects that were begun, as they are now."""
         n = min(self.head.n_objects, OBJECTS) if self.head.magic == MAGIC else 0
         all_of_it = [
             Object.from_buffer_copy(self.map, HEAD_SIZE + i * OBJECT_SIZE) for i in range(n)
@@ -91,17 +91,17 @@ class Ledger:
 
     def close(self):
         self.head = None
-        with contextlib.suppress(BufferError):  # somebody looks at it: it is closed after that
+        with contextlib.suppress(BufferError):  # a reader has it: it is closed after that
             self.map.close()
         os.close(self.fd)
 
 
 def contradictions(subscription, publishers):
-    """What a subscription took, and nobody published. publishers: all, by key."""
+    """Messages that a subscription took, and no publisher published. publishers: all, by key."""
     for k in subscription.keys:
         p = publishers.get(k.key)
         if not p:
-            yield f"took from key {k.key}, of which nobody knows"
+            yield f"took from key {k.key}, which no ledger has"
         elif k.last > p.begun:
             yield f"took message {k.last} of key {k.key}, which published {p.begun}"
 

@@ -6,9 +6,9 @@
  *
  * On faults/main a publisher waits for two subscribers, and publishes LAST messages of many sizes,
  * sets and copies among them. In between it has a second publisher, on faults/side, with a small
- * depth, so that arenas that nobody needs any more are dropped; its last messages stay with the
- * daemon, are got and dropped. It ends when its standard input does. The subscribers take until the
- * last message of faults/main; b, which is not reliable, leaves and comes back, and holds many.
+ * depth, so that arenas without a use are dropped; its last messages stay with the daemon, are got
+ * and dropped. It ends when its standard input does. The subscribers take until the last message of
+ * faults/main; b, which is not reliable, leaves and comes back, and holds many.
  */
 
 #include "tests/actor/actor.h"

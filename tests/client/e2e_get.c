@@ -19,7 +19,7 @@ TEST(the_newest_of_several_publishers_is_got)
     struct dlx_publisher *p[3];
     for (int i = 0; i < 3; i++)
         p[i] = dlx_test_stream_publisher(c, i < 2 ? "test/a" : "test/b", NULL);
-    for (int64_t value = 1; value <= 12; value++) { /* whoever it is */
+    for (int64_t value = 1; value <= 12; value++) { /* from either publisher */
         dlx_test_stream_publish(p[value % 5 % 3], 10, value);
         ck_assert_int_eq(get(c, "test/*"), value);
     }

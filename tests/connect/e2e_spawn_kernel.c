@@ -72,7 +72,7 @@ LOOP_TEST(a_daemon_that_a_real_time_thread_starts_is_not_one, 0, DLX_ARRAY_SIZE(
     ck_assert_int_eq(own, policies[_i]);
 }
 
-TEST(its_environment_may_be_empty)
+TEST(environment_of_the_program_may_be_empty)
 {
     char daemon[4096], dir[300];
     (void)snprintf(daemon, sizeof daemon, "%s", getenv("DLX_DAEMON"));

@@ -256,7 +256,7 @@ GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
 }
 
-GPU_TEST(what_cannot_be_is_refused, DLX_TEST_GPU_TWO)
+GPU_TEST(impossible_tensors_are_refused, DLX_TEST_GPU_TWO)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     auto_tensor *t = dlx_test_gpu_tensor(0, 4, N, values[0]), *cpu = NULL;

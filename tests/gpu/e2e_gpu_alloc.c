@@ -72,7 +72,7 @@ static void take_two_late(int sock)
 }
 
 /* The next arena finds its process gone, and what is in other messages goes along. */
-GPU_TEST(what_the_keeper_lost_is_put_again_with_the_next_arena, 0)
+GPU_TEST(memory_that_the_keeper_lost_is_put_again_with_the_next_arena, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_two_late);
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.history = 2));

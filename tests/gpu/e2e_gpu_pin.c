@@ -283,7 +283,7 @@ PIN_TEST(without_read_only_registration_messages_come_unpinned_and_that_is_said_
     check_no_event(x.s);
 }
 
-PIN_TEST(that_memory_is_unpinned_is_said_after_its_publisher_has_joined)
+PIN_TEST(unpinned_memory_is_told_after_its_publisher_has_joined)
 {
     allow(false);
     auto_pair x = {.c = dlx_test_stream_connect()};

@@ -62,7 +62,7 @@ static void publish_one_and_end(int sock)
     publish(x.p, 3);
 }
 
-GPU_TEST(what_was_not_taken_when_the_publisher_ended_can_still_be, 0)
+GPU_TEST(messages_left_when_the_publisher_ended_can_still_be_taken, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_one_and_end);
     struct dlx_message *m;

@@ -111,7 +111,7 @@ GPU_TEST(a_shared_tensor_stays_the_caller_s_to_write, 0)
     dlx_test_gpu_expect(&x, 0, N, 8);
 }
 
-GPU_TEST(what_can_be_shared_is_not_copied, 0)
+GPU_TEST(memory_that_can_be_shared_is_not_copied, 0)
 {
     auto_gpu_end x = both();
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), &strict, NULL));
@@ -189,7 +189,7 @@ GPU_TEST(a_received_tensor_is_passed_on_as_a_copy, 0)
     dlx_test_gpu_expect(&to, 0, N, 8);
 }
 
-GPU_TEST(what_the_stream_still_writes_is_in_the_copy, 0)
+GPU_TEST(the_copy_has_the_last_writes_of_the_stream, 0)
 {
     auto_gpu_end x = both();
     CUdeviceptr at = make(POOL);
@@ -217,7 +217,7 @@ GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
 }
 
 /* To try would be an error of the GPU, which ends all its work. */
-GPU_TEST(what_the_gpu_cannot_read_is_refused_with_the_reason, 0)
+GPU_TEST(memory_that_the_gpu_cannot_read_is_refused_with_the_reason, 0)
 {
     static uint32_t ordinary[N];
     auto_gpu_end x = both();

@@ -315,7 +315,7 @@ GPU_TEST(idle_exports_are_limited_and_the_publisher_hears_which_went, 0)
         CU_OK(cu.cuMemFree(at[i]));
 }
 
-GPU_TEST(what_cannot_be_shared_is_refused_with_the_reason, 0)
+GPU_TEST(memory_that_cannot_be_shared_is_refused_with_the_reason, 0)
 {
     static struct dlx_test_gpu_segment none;
     CUdeviceptr at;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What greedy clients do to the daemon. Each attack is run by several processes of each greedy
-user, again and again until they are killed. What it returns, if anything, is kept until then."""
+"""Attacks of greedy clients on the daemon. Several processes of each greedy user run an attack
+again and again until they are killed. Its result, if any, is kept until then.
+"""
 
 import array
 import ctypes
@@ -106,7 +107,7 @@ def descriptors(me):
 
 @attack
 def flood(me):
-    """Requests without end, whose answers nobody reads."""
+    """Requests without end, whose answers stay unread."""
     c = wire.Connection(me.path)
     for _ in range(2000):
         c.send("daemon_info")
@@ -179,7 +180,7 @@ def list_links(me):
 
 @attack
 def failed_links(me):
-    """Subscriptions that nobody reads and that may have no link, and publishers that come and
+    """Subscriptions that stay unread and that may have no link, and publishers that come and
     go."""
     c = wire.Connection(me.path, max_links=0)
     kept = [c.subscribe(me.shared("failed")) for _ in range(me.some(300))]
@@ -320,9 +321,10 @@ def fallocate(me):
 
 
 def blocking_page():
-    """A page that is never there: whoever reads it stands still. As a file of a FUSE file system
-    that does not answer, but by userfaultfd(2), which only root may have for reads by the
-    kernel."""
+    """A page that is never there: a process that reads it stands still. As a file of a FUSE file
+    system that does not answer, but by userfaultfd(2), which only root may have for reads by the
+    kernel.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     fd = libc.syscall(323, os.O_CLOEXEC) if os.uname().machine == "x86_64" else -1
     if fd < 0:

@@ -5,8 +5,8 @@
  * still. Files of a FUSE file system do so, and, for every user, TCP sockets that linger: the last
  * close() waits for a peer that does not read.
  *
- * RUN_ALONE=yes: the kernel's collector of descriptors in flight closes some of them, and whoever
- * sends descriptors as the same user waits for it, as other tests do.
+ * RUN_ALONE=yes: the kernel's collector of descriptors in flight closes some of them, and a process
+ * that sends descriptors as the same user waits for it, as other tests do.
  */
 
 #include "tests/hostile/harness_trap.h"

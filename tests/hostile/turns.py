@@ -124,7 +124,7 @@ class Client(wire.Connection):
         return self.call("publisher_new", {1: topic, 2: 1, 3: 256, 10: 16})
 
     def subscriptions(self, topics, max_held=1):
-        """Their sockets, which nobody reads."""
+        """Their sockets, which stay unread."""
         sockets = [self.subscribe(topic, max_held) for topic in topics]
         if None in sockets:
             raise OSError(f"no subscription {sockets.index(None)}")
@@ -182,7 +182,7 @@ def no_hello(d):
 
 @scene("daemon_info")
 def daemon_info(d):
-    """Links that hold messages after their end, and packets with descriptors that nobody reads."""
+    """Links that hold messages after their end, and unread packets with descriptors."""
     c = d.client()
     c.publishers(["links"])
     leave(c.links(c, some(2000), 64, holds=True))
@@ -479,7 +479,7 @@ def subscribe_to_many_publishers(d):
 
 @scene("subscribe")
 def subscribe_to_many_silent_publishers(d):
-    """Publishers that are not ready are looked at, and not offered."""
+    """The daemon looks at publishers that are not ready, and does not offer them."""
     c = d.client()
     c.publishers(["one"] * some(6000), ready=False)
     for _ in range(50):

@@ -113,7 +113,7 @@ def make_ready(fd, size, words=None, data=b""):
 
 
 class Connection:
-    """One that has said Hello."""
+    """A client that has sent Hello."""
 
     def __init__(self, path, max_links=60000, minor=MINOR):
         self.sock = connect(path)

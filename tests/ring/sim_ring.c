@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Writer and readers of a ring under a seeded scheduler: one publisher, several subscribers of
- * all kinds that join, sleep, hold, leave and die at any access to a shared word, and the
- * daemon's part of a join. Checked: what is held never changes and is not freed, every message is
- * taken or counted, reliable subscribers lose nothing, nobody sleeps or waits for ever, no more
- * messages are LIVE than `window`, every payload comes back, and what the daemon reports as missed
- * never counts a message that is taken, or one twice.
+ * Writer and readers of a ring under a seeded scheduler: one publisher, several subscribers of all
+ * kinds that join, sleep, hold, leave and die at any access to a shared word, and the daemon's part
+ * of a join. Checked: what is held never changes and is not freed, every message is taken or
+ * counted, reliable subscribers lose nothing, no process sleeps or waits for ever, no more messages
+ * are LIVE than `window`, every payload comes back, and what the daemon reports as missed never
+ * counts a message that is taken, or one twice.
  */
 
 #include "tests/harness/ring.h"

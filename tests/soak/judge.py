@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds up the ledgers of actors: sent = received + reported.
 
-A message that a subscription should have got and did not, and that nobody reported, is a fault.
+A message that a subscription should have got and did not, and that no process reported, is a fault.
 """
 
 from ledger import (
@@ -98,7 +98,7 @@ def judge_subscription(s, publishers, restarts, totals):
             -unattributed,
             f"{gaps} messages are missing in between, {s.lost} + {s.skipped} are reported",
         )
-    # It cannot be waited for before it is attached: the first messages of a new publisher may be
+    # A publisher cannot wait for a subscription before it is attached: its first messages may be
     # lost, and are counted.
     lost = lost_after_first(s)
     if s.flags & RELIABLE and lost > 0:
@@ -133,8 +133,9 @@ def judge_subscription(s, publishers, restarts, totals):
 
 def was_told_of_the_end(k, p, s, restarts):
     """Was the publisher killed after it may have gone on with another daemon, and did the
-    subscription get an event that says so? What it published there before the subscription had
-    come, nobody can count (docs/PROTOCOL.md, "Another daemon")."""
+    subscription get an event that says so? No process can count what the publisher published there
+    before the subscription came (docs/PROTOCOL.md, "Another daemon").
+    """
     return (
         p is not None
         and p.state < CLOSED
@@ -144,8 +145,9 @@ def was_told_of_the_end(k, p, s, restarts):
 
 
 def was_unannounced(k, p, restarts):
-    """Was the publisher, before message `start`, one that the new daemon did not know yet? It looks
-    once a second."""
+    """Was the publisher, before message `start`, one that the new daemon did not know yet? A
+    publisher looks once a second.
+    """
     return any(
         p.ready_ns < end < k.first_ns and k.prev_ns < end + ANNOUNCED_NS for _, end in restarts
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processes have: memory, descriptors, shared memory."""
+"""Resources of processes: memory, descriptors, shared memory."""
 
 import dataclasses
 import os
@@ -26,7 +26,7 @@ def status(pid, *names):
 
 
 def fd_names(pid):
-    """What the descriptors are, for people."""
+    """The descriptors in words."""
     names = []
     try:
         for fd in os.listdir(f"/proc/{pid}/fd"):

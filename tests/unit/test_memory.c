@@ -59,7 +59,7 @@ static void check_all(const uint8_t *bytes, uint8_t value)
         ck_assert_uint_eq(bytes[i], value);
 }
 
-MEMORY_TEST(what_the_writer_writes_readers_see)
+MEMORY_TEST(readers_see_each_write_of_the_writer)
 {
     const struct dlx_memory *memory = memories[_i];
     const void *readers[3];

@@ -102,7 +102,7 @@ MEMORY_TEST(an_allocation_that_has_not_ended_does_not_pass)
     ck_assert_int_eq(r, DLX_E_BAD_PEER);
 }
 
-MEMORY_TEST(what_has_passed_stays_when_allocations_are_killed)
+MEMORY_TEST(region_that_has_passed_stays_when_allocations_are_killed)
 {
     auto_region region = region_filled(memories[_i], UINT64_C(16) << 20);
     seal(&region);
@@ -148,7 +148,7 @@ MEMORY_TEST(pages_that_were_swapped_out_pass)
 }
 
 /* Sealing would wait for the lock: a writer that has not done it, is told so. */
-MEMORY_TEST(whoever_has_the_lock_of_the_file_holds_nobody_up)
+MEMORY_TEST(writer_with_the_lock_of_its_file_holds_no_process_up)
 {
     struct dlx_test_lock lock;
     auto_region region = region_filled(memories[_i], SIZE);

@@ -51,7 +51,7 @@ def thinned(entries, every):
 
 
 def run_plain(memory):
-    # Arenas that nobody needs any more are dropped: on a busy machine not each time.
+    # Arenas without a use are dropped: on a busy machine not each time.
     for _ in range(20):
         failure, said, told = story.tell(memory=memory, plain=PLAIN)
         if failure:
@@ -150,7 +150,7 @@ def run_ctl(stage, args, fail=(0, 0)):
 
 
 def run_malloc_ctl(n, count, args):
-    """It fails with words, or does what it is to do; and leaves nothing behind."""
+    """The program fails with words, or does its work; and leaves nothing behind."""
     with Stage() as stage:
         failure, reached = None, False
         try:
@@ -233,7 +233,7 @@ def run_kernel(features, memory="memfd"):
 
 
 def run_refusal(features, memory, words):
-    """What it cannot do without is said at its start."""
+    """The daemon says at its start which feature it cannot do without."""
     with Stage(everywhere=[OLD_KERNEL, features], memory=memory) as stage:
         daemon = stage.daemon()
         said = daemon.said()

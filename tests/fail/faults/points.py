@@ -10,10 +10,10 @@ from stage import ROLES
 LINE = re.compile(r"^(?:(\d+) +)?(\w+)\((.*)$")  # (None, name, ...): strace follows one thread
 THREAD = re.compile(r"^(?:(\d+) +)?")
 
-# How a call of ours can fail, after the kernel's manual pages and sources. What is not listed
-# cannot, in the way that we call it (munmap() of a whole mapping; F_GET_SEALS; brk(), which returns
-# no error; EPIPE and ECONNRESET while the peer is there), or it is the C library's own affair
-# (futex). ENOMEM is there also where this kernel does not return it.
+# How a call of ours can fail, after the kernel's manual pages and sources. Other calls cannot fail,
+# in the way that we make them (munmap() of a whole mapping; F_GET_SEALS; brk(), which returns no
+# error; EPIPE and ECONNRESET while the peer is there), or are the C library's own affair (futex).
+# ENOMEM is there also where this kernel does not return it.
 MEMORY = ("ENOMEM",)
 FILES = ("EMFILE", "ENFILE", "ENOMEM")
 ERRNOS = {
@@ -83,8 +83,8 @@ def calls_of(trace, page_fd=True):
     """[(name, n, arguments)] of the part between the marks of story_faults.c, or after the mmap of
     the allocator (alloc.c).
 
-    strace counts the calls of each thread for itself. What another thread does as its n-th is no
-    point if the first one has done its own n-th before that part."""
+    strace counts the calls of each thread for itself. The n-th call of another thread is no point
+    if the first one has made its own n-th before that part."""
     counts, calls, inside, marks = collections.Counter(), [], False, 0
     first, before = None, collections.Counter()
     for line in trace.split("\n"):
@@ -190,8 +190,8 @@ def run_syscall(point, plain):
     failure, said, told = story.tell(
         victim=role,
         memory=memory,
-        # The first thread writes the log. Others write to libuv's eventfd alone, as often as it
-        # happens, and libuv rightly aborts if that fails.
+        # The first thread writes the log. Other threads only write to libuv's eventfd, as often as
+        # it happens, and libuv rightly aborts if that fails.
         prefix=strace(role, inject, threads=bool(signal) or name != "write"),
         plain=plain,
         kill=action == "SIGKILL",

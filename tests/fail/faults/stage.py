@@ -29,8 +29,9 @@ class Failed(Exception):
 
 
 class Process:
-    """One that runs, with what it said in a file. `prefix`: strace or another launcher before
-    it."""
+    """A running program, with its output in a file. `prefix`: strace or another launcher before
+    it.
+    """
 
     def __init__(
         self,
@@ -157,7 +158,7 @@ class Stage:
         if daemon.ready is None:
             raise Failed("the daemon is not ready in time")
         if not daemon.ready and daemon.wait(0.5) is None:
-            # It was not let say so, and listens nevertheless.
+            # The daemon was kept from saying so, and listens nevertheless.
             if self.victim != "daemon" or daemon is not self.first["daemon"]:
                 raise Failed("the daemon runs, and has closed its ready fd without READY=1")
             daemon.ready = True

@@ -64,7 +64,7 @@ class Story:
         )
 
     def on_exit(self, process):
-        """Somebody has ended: as planned, or at the end of its story."""
+        """A process has ended: as planned, or at the end of its story."""
         if self.is_planned(process):
             self.struck = True
             self.replace(process)
@@ -158,7 +158,7 @@ class Story:
                 for p in (self.daemon, self.publisher, *self.subscribers.values())
                 if p not in ended
             ]
-            # One that has ended may be replaced below, and needs the publisher then.
+            # A subscriber that has ended may be replaced below, and needs the publisher then.
             n = sum(p not in ended for p in self.subscribers.values())
             self.publisher.head.wanted = n
             if n == 0 and self.publisher.popen.stdin and not self.publisher.popen.stdin.closed:
@@ -232,7 +232,7 @@ class Story:
             self.judge_reliable(p, subscriptions[0], last)
 
     def judge_reliable(self, p, subscription, last):
-        """It met no error, so it had one subscription only."""
+        """A process that met no error, so it had one subscription only."""
         is_first = p is self.stage.first["a"]
         for k in subscription.keys:
             lost, first = k.gaps - k.first_gap, k.start + k.first_gap + 1
@@ -252,7 +252,7 @@ class Story:
                 )
 
     def judge_daemon(self):
-        """It is as it was before the first client came, and ends when asked."""
+        """The daemon is as it was before the first client came, and ends when asked."""
         daemon = self.daemon
         baseline = idle_fds(self.stage.memory)
         until = time.monotonic() + SETTLE_S
