@@ -124,26 +124,57 @@ LOOP_TEST(counters_go_on_with_the_next_daemon, 0, 2)
     }
 }
 
+/* Restarts the daemon until both have joined the next one, without a take. */
+static void move_without_take(const struct dlx_test_pair *pair, uint32_t n_open)
+{
+    struct dlx_event e = {.size = sizeof e};
+    dlx_test_stream_restart();
+    for (uint64_t until = dlx__deadline(PATIENCE); pair->s->n_open < n_open;
+         dlx_test_before(until)) {
+        int r = dlx_publisher_wait(pair->p, 1, SECOND / 1000);
+        ck_assert(r == 0 || r == DLX_E_TIMEOUT);
+        r = dlx_subscription_next_event(pair->s, &e); /* reads news, takes nothing */
+        ck_assert(r == 0 || r == DLX_E_EMPTY);
+    }
+}
+
 /* The new link is there, and counts, before the last messages of the old one are taken. */
 TEST(messages_taken_by_the_old_link_count_for_the_new_one)
 {
     auto_pair pair = dlx_test_pair_make(NULL, NULL);
-    struct dlx_event e = {.size = sizeof e};
     dlx_test_stream_publish_all(pair.p, 10, 1, 4);
     dlx_test_stream_take_all(pair.s, 1, 4);
     dlx_test_stream_publish_all(pair.p, 10, 5, 10);
-    dlx_test_stream_restart();
-    for (uint64_t until = dlx__deadline(PATIENCE); pair.s->n_open < 2; dlx_test_before(until)) {
-        int r = dlx_publisher_wait(pair.p, 1, SECOND / 1000);
-        ck_assert(r == 0 || r == DLX_E_TIMEOUT);
-        r = dlx_subscription_next_event(pair.s, &e); /* reads news, takes nothing */
-        ck_assert(r == 0 || r == DLX_E_EMPTY);
-    }
+    move_without_take(&pair, 2);
     ck_assert_uint_eq(shown().link.taken, 4);
     dlx_test_stream_take_all(pair.s, 5, 10);
     ck_assert_uint_eq(take_all(pair.s), 0);
     ck_assert(has_moved(pair.s));
     expect(pair.s, 10, 0);
+}
+
+/* Each daemon adds a link. They have their turns in order, and the newest one shows the counts. */
+LOOP_TEST(a_slow_subscription_goes_on_through_the_links_of_several_daemons, 0, 2)
+{
+    enum { N_DAEMONS = 4 };
+    auto_pair pair = dlx_test_pair_make(_i == 1 ? PUBLISHER_BLOCKING(.depth = 64) : NULL,
+                                        SUBSCRIBE(.reliable = _i == 1));
+    int64_t n = 4;
+    dlx_test_stream_publish_all(pair.p, 10, 1, n);
+    dlx_test_stream_take_all(pair.s, 1, n);
+    for (uint32_t i = 1; i < N_DAEMONS; i++) {
+        dlx_test_stream_publish_all(pair.p, 10, n + 1, n + 2);
+        n += 2;
+        move_without_take(&pair, i + 1);
+        ck_assert_uint_eq(pair.s->n_open, i + 1);
+        ck_assert_uint_eq(shown().link.taken, 4);
+    }
+    dlx_test_stream_publish_all(pair.p, 10, n + 1, n + 2);
+    n += 2;
+    dlx_test_stream_take_all(pair.s, 5, n);
+    ck_assert_uint_eq(take_all(pair.s), 0);
+    ck_assert(has_moved(pair.s));
+    expect(pair.s, (uint64_t)n, 0);
 }
 
 /* Publishes, so that the publisher looks who is there. Returns how many were taken. */
