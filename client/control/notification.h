@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum dlx_news_kind {
+enum dlx_notification_kind {
     DLX_NOTIFICATION_LINK_ADDED, /* [page, bell, pidfd] */
     DLX_NOTIFICATION_LINK_CUT,
     DLX_NOTIFICATION_LINK_OFFER,  /* [page] */
@@ -23,7 +23,7 @@ enum dlx_news_kind {
 
 /* A packet, copied out of the wire's structs. Owns `fds`. */
 struct dlx_notification {
-    enum dlx_news_kind kind;
+    enum dlx_notification_kind kind;
     uint64_t link;
     uint64_t publisher; /* 0: the offer of a spare */
     uint64_t client;

@@ -33,7 +33,7 @@ struct dlx_test_cli dlx_test_cli_ended(int status, const char *const *words);
 /*
  * The output must be tests/data/cli/<name>, but for what differs from run to run: in that file PID
  * stands for the pid of this process, UID for a uid, N for a number of seven digits or more, TIME
- * for a time, and two spaces for more of them. `make golden` makes the file anew: look at the
+ * for a time, and two spaces for more of them. `make golden` makes the file again: look at the
  * difference then.
  */
 void dlx_test_cli_golden(const struct dlx_test_cli *cli, const char *name);

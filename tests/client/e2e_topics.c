@@ -69,8 +69,8 @@ TEST(a_pattern_follows_publishers_as_they_come_and_go)
     expect_nothing(s);
 }
 
-/* News of what one link waits for may be read while a take looks at another link, or spins: a take
- * that spins, one that sleeps, and a caller that polls. */
+/* Notifications that one link waits for may be read while a take looks at another link, or spins: a
+ * take that spins, one that sleeps, and a caller that polls. */
 LOOP_TEST(first_messages_of_many_publishers_arrive, 0, 3)
 {
     enum { N_FIRST = 256, AT_ONCE = 16 };
@@ -93,7 +93,7 @@ LOOP_TEST(first_messages_of_many_publishers_arrive, 0, 3)
             while (polls && (r = dlx_take(s, 0, &m)) == DLX_E_EMPTY)
                 dlx_test_wait_readable(dlx_subscription_fd(s));
             ok(polls ? r : dlx_take(s, PATIENCE, &m));
-            /* A take that slept through news finds the message in the end. */
+            /* A take that slept through notifications finds the message in the end. */
             ck_assert_uint_lt(dlx__now_ns() - began, PATIENCE);
         }
     }

@@ -138,7 +138,8 @@ TEST(subscriber_that_never_acknowledges_gets_four_packets_with_fds)
         ck_assert_uint_eq(dlx_test_expect(sub.fd, BODY(ARENA_ADDED))->arena_added->arena, i);
     dlx_served_barrier();
     ck_assert(dlx_test_is_silent(sub.fd));
-    /* News without fds does not wait, news about an arena that was not sent is not sent. */
+    /* Notifications without fds do not wait; those about an arena that was not sent are not sent.
+     */
     dlx_served_arena_drop(&pub, 3);
     dlx_served_arena_drop(&pub, 6);
     ck_assert_uint_eq(dlx_test_expect(sub.fd, BODY(ARENA_DROPPED))->arena_dropped->arena, 3);

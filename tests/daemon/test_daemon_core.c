@@ -406,7 +406,7 @@ TEST_OF(users, a_line_that_is_given_to_another_never_goes_back)
     detach(seen);
 }
 
-static uint32_t vouched(const struct dlx_shm_membership *line)
+static uint32_t daemon_tid(const struct dlx_shm_membership *line)
 {
     return dlx_load32_sc((dlx_atomic_u32 *)(uintptr_t)&line->daemon_tid);
 }
@@ -456,21 +456,21 @@ static void *run_loop(void *userdata)
         if (dlxd_membership_line_init(&loop->lines[i], loop->user, &dlx__memory_memfd) < 0)
             return "no line";
         loop->seen[i] = attach(&loop->lines[i]);
-        if (vouched(loop->seen[i]) != (i < 2048 ? tid : 0))
-            return "not vouched for as it should be";
+        if (daemon_tid(loop->seen[i]) != (i < 2048 ? tid : 0))
+            return "not the right daemon_tid";
     }
     for (uint32_t i = 0; i < DLX_ARRAY_SIZE(loop->lines); i += i % 3 + 1) {
         dlxd_membership_line_deinit(&loop->lines[i]);
-        if (vouched(loop->seen[i]) != 0)
-            return "still vouched for";
+        if (daemon_tid(loop->seen[i]) != 0)
+            return "daemon_tid is still set";
         if (i % 2)
             continue;
         detach(loop->seen[i]);
         if (dlxd_membership_line_init(&loop->lines[i], loop->user, &dlx__memory_memfd) < 0)
             return "no line";
         loop->seen[i] = attach(&loop->lines[i]);
-        if (vouched(loop->seen[i]) != tid)
-            return "not vouched for again";
+        if (daemon_tid(loop->seen[i]) != tid)
+            return "daemon_tid is not set again";
     }
     return NULL;
 }
@@ -489,7 +489,7 @@ TEST_OF(users, a_loop_that_has_ended_vouches_for_no_publisher)
     ck_assert_int_eq(pthread_join(thread, &fault), 0);
     ck_assert_msg(!fault, "%s", (const char *)fault);
     for (uint32_t i = 0; i < DLX_ARRAY_SIZE(loop.lines); i++) {
-        uint32_t word = vouched(loop.seen[i]);
+        uint32_t word = daemon_tid(loop.seen[i]);
         ck_assert_uint_eq(word & FUTEX_TID_MASK, 0);
         n += word == FUTEX_OWNER_DIED;
         detach(loop.seen[i]);

@@ -157,7 +157,7 @@ TEST(reliable_link_to_a_retained_publisher_that_has_gone_is_left_alone)
     ck_assert(!dlxd_client_is_doomed(client));
 }
 
-/* New rules while it is reviewed by others: it is reviewed anew. */
+/* New rules while it is reviewed by others: it is reviewed again. */
 TEST(a_review_begins_anew_with_newer_rules)
 {
     publish_many();

@@ -255,7 +255,7 @@ static int own_and_get(struct dlxd_user *user, struct dlxd_gpu_member *member)
                                              on_answer, &reader));
 }
 
-/* A connection that the keeper and the daemon make anew, a publisher and a reader. */
+/* A connection that the keeper and the daemon make again, a publisher and a reader. */
 static int ask_keeper(struct dlxd_user *user, const char *path, struct dlx_test_fail *fail)
 {
     struct dlxd_gpu_member member = {.origin = NULL};

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libFuzzer: the library with a hostile daemon. The input is a program that puts packets into the
- * library's sockets before it asks (replies, and news of links, control blocks and arenas, right
- * ones or with any values and any descriptors), writes the shared memory, and calls the library. No
- * call blocks or crashes; what it fails with has words; a tensor that it hands out can be read; at
- * the end every descriptor is closed and every map is gone.
+ * library's sockets before it asks (replies, and notifications of links, control blocks and arenas,
+ * right ones or with any values and any descriptors), writes the shared memory, and calls the
+ * library. No call blocks or crashes; what it fails with has words; a tensor that it hands out can
+ * be read; at the end every descriptor is closed and every map is gone.
  */
 #include "client/control/call.h"
 #include "client/publish/publisher.h"

@@ -182,7 +182,7 @@ static int open_taken(void)
     return dlx_message_tensor(taken, 0, &opened);
 }
 
-/* The message keeps its allocation open: so it is taken anew. */
+/* A message keeps its allocation open: releases it, and takes it again. */
 static void release_and_take(void)
 {
     opened->deleter(opened);

@@ -247,7 +247,7 @@ LOOP_TEST(a_dropped_arena_is_of_no_use_to_later_messages, 0, N_WAYS)
     ck_assert_int_eq(dlx__call_arena_drop(x.c, x.liar->id, first), 0);
     struct dlx_subscriber_link *link = dlx__message_link(old);
     while (dlx__subscriber_link_arena(link, first)->until == UINT64_MAX) {
-        dlx_test_wait_readable(x.s->sock); /* other news may come before */
+        dlx_test_wait_readable(x.s->sock); /* other notifications may come before */
         dlx__subscription_read_notifications(x.s);
     }
     dlx_test_stream_publish(x.liar, 4, 2); /* there all the same */

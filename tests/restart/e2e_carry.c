@@ -16,7 +16,7 @@ static struct dlx_subscription *subscribe(struct dlx_client *c, uint32_t history
                                      SUBSCRIBE(.history = history, .reliable = reliable));
 }
 
-/* Through news that the daemon is gone. */
+/* Takes a message, also through errors that the daemon is gone. */
 static int take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret)
 {
     int r = dlx_take(s, timeout_ns, ret);

@@ -237,7 +237,7 @@ TEST(a_publisher_hears_of_its_daemon_without_a_system_call)
 
 /* A publisher that the daemon does not know any more asks its socket, although the daemon is
  * there. */
-TEST(a_disconnected_publisher_is_not_vouched_for)
+TEST(a_disconnected_publisher_asks_its_socket)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, 10, 1);

@@ -133,7 +133,7 @@ static void move_without_take(const struct dlx_test_pair *pair, uint32_t n_open)
          dlx_test_before(until)) {
         int r = dlx_publisher_wait(pair->p, 1, SECOND / 1000);
         ck_assert(r == 0 || r == DLX_E_TIMEOUT);
-        r = dlx_subscription_next_event(pair->s, &e); /* reads news, takes nothing */
+        r = dlx_subscription_next_event(pair->s, &e); /* reads notifications, takes nothing */
         ck_assert(r == 0 || r == DLX_E_EMPTY);
     }
 }

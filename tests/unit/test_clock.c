@@ -105,7 +105,7 @@ TEST(a_look_that_was_interrupted_does_not_count)
     ck_assert_uint_eq(clock.span, 0);
     ck_assert_uint_eq(clock.rate, rate);
     look_at(&clock, &counter, 1026 * MS, true);
-    /* After a long pause the rate is measured anew. */
+    /* After a long pause the rate is measured again. */
     look_at(&clock, &counter, 9000 * MS, true);
     ck_assert_uint_eq(clock.rate, rate);
 }

@@ -12,7 +12,7 @@
  *     model.c    what there should be, and how each event changes it
  *     charges.c  what each user should be charged for it
  *     request.c  what each request should be answered with
- *     news.c     what may be sent on subscription and link sockets
+ *     notifications.c  what may be sent on subscription and link sockets
  *     former.c   what clients keep of earlier daemons
  *     check.c    after each step: does the daemon have what the model has?
  *     peer.c     the clients
@@ -405,7 +405,7 @@ void request_goes_on(struct proc *c);
 /* The daemon tells the first of what PublisherReady has changed. */
 void request_shows(void);
 
-/* news.c */
+/* notifications.c */
 void on_notifications(struct sub *s, const Dlx__Wire__Packet *packet);
 void on_told(struct sub *s, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
 void on_not_told(struct sub *s, const Dlx__Wire__Packet *packet, const int *fds);

@@ -13,7 +13,7 @@ static char dir[200];
 static void make_dir(void)
 {
     const char *tmp = getenv("TMPDIR");
-    (void)snprintf(dir, sizeof dir, "%s/residue-XXXXXX", tmp ? tmp : "/tmp");
+    (void)snprintf(dir, sizeof dir, "%s/stale-XXXXXX", tmp ? tmp : "/tmp");
     ck_assert_ptr_nonnull(mkdtemp(dir));
 }
 
@@ -260,7 +260,7 @@ TEST(no_folder_is_no_failure)
 
 int main(void)
 {
-    TCase *tcase = tcase_create("residue");
+    TCase *tcase = tcase_create("stale shm");
     tcase_add_checked_fixture(tcase, make_dir, remove_dir);
     return dlx_test_run_case(tcase);
 }
