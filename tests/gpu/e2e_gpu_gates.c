@@ -104,6 +104,21 @@ static bool take_waits(struct dlx_test_gpu_pair *pair, CUstream stream, const ch
     return waited;
 }
 
+/* No stream was named, so the deleter waits. */
+GPU_TEST(a_wait_for_a_gpu_counts_after_the_link_was_left, 0)
+{
+    auto_gpu_pair pair = dlx_test_gpu_pair_new();
+    DLManagedTensorVersioned *t;
+    dlx_test_gpu_publish_behind(pair.x.p, pair.from, &gate, 0);
+    dlx_test_gpu_gate_open(&gate);
+    struct dlx_message *m = dlx_test_stream_next(pair.x.s);
+    ok(dlx_message_tensor(m, 0, &t));
+    dlx_message_unref(m);
+    dlx__subscription_detach(pair.x.s, pair.x.s->links[0]);
+    t->deleter(t);
+    ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_waits, 1);
+}
+
 static const char *const trial_calls[] = {"cuMemHostRegister", "cuMemHostGetDevicePointer",
                                           "cuStreamCreate", "cuStreamWaitValue32"};
 
