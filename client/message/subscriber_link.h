@@ -105,37 +105,46 @@ struct dlx_subscriber_link {
     uint64_t n_given; /* messages handed out */
     uint64_t generation;
     bool is_watched; /* in debug mode: a message that was released stays so */
-    const struct dlx_memory *memory;
-    enum dlx_subscriber_link_state state;
-    struct dlx_reader core;
+
     uint64_t id;
-    uint64_t publisher;       /* 0: a spare, for one that has yet to come */
-    uint32_t pid;             /* of the publisher, for messages */
-    uint32_t max_held;        /* hold words in the page, as the subscription asked */
-    uint32_t retain;          /* of the publisher, as LinkOpen said */
-    uint64_t history;         /* how many messages that are there it begins with; DLX_READER_ALL */
-    uint64_t most_held_bytes; /* that the publisher lets it hold. 0: no bound */
-    _Atomic uint64_t held_bytes; /* of messages handed out and not released; if there is a bound */
-    uint64_t origin; /* the publisher's id with the first daemon that it was announced to */
-    struct dlx_subscriber_link *after; /* not NULL: it is not our turn before this one has ended */
-    int bell;                          /* -1 before LinkOpen */
-    enum dlx_bell_holder holder;       /* of its other end */
+    uint64_t publisher; /* 0: a spare, for one that has yet to come */
+    uint64_t origin;    /* the publisher's id with the first daemon that it was announced to */
+    uint32_t pid;       /* of the publisher, for messages */
+    char topic[DLX_TOPIC_MAX + 1];
+
+    enum dlx_subscriber_link_state state;
     enum dlx_subscriber_link_daemon daemon;
+    enum dlx_subscriber_link_wants wants;
+    struct dlx_subscriber_link *after; /* not NULL: it is not our turn before this one has ended */
+    uint32_t arenas_due;               /* of those that were there at the join, not here yet */
+    uint32_t retain;                   /* of the publisher, as LinkOpen said */
+    uint64_t history;  /* how many messages that are there it begins with; DLX_READER_ALL */
     uint64_t gone_at;  /* the cursor when the daemon said that its publisher is gone */
     uint64_t ended_at; /* 0, or the last message of a publisher that no other link will come to */
     uint64_t end;      /* likewise, plus 1, as it said itself when it closed */
-    enum dlx_subscriber_link_wants wants;
-    bool is_active;   /* every take looks at it: client/subscribe/sleep.h */
-    uint32_t n_idle;  /* takes in a row that found nothing */
-    uint32_t n_rings; /* bells that were asked for and may not have been read */
+
+    /* Waiting, client/subscribe/sleep.h: */
+    int bell;                    /* -1 before LinkOpen */
+    enum dlx_bell_holder holder; /* of its other end */
+    uint32_t n_rings;            /* that were asked for and may not have been read */
+    uint32_t n_idle;             /* takes in a row that found nothing */
+    bool is_active;              /* every take looks at it */
+
+    /* Messages: */
+    struct dlx_reader core;
+    struct dlx_shm_link *page;
+    uint32_t max_held;           /* hold words in the page, as the subscription asked */
+    uint64_t most_held_bytes;    /* that the publisher lets it hold. 0: no bound */
+    _Atomic uint64_t held_bytes; /* of messages handed out and not released; if there is a bound */
+    struct dlx_message **messages; /* [max_held]: one for each hold word, made when first used */
     /* Taken, held, and not handed out yet: the arena of the first has not come, or it was taken in
      * a batch. */
     struct dlx_taken pending[DLX_SUBSCRIBER_LINK_BATCH];
     uint32_t first_pending;
     uint32_t n_pending;
-    struct dlx_shm_link *page;
-    /* The subscription's thread alone changes the table, and locks it for that; others, who have
-     * messages, lock it to read. */
+
+    /* The subscription's thread alone changes the table of arenas, and locks it for that; others,
+     * who have messages, lock it to read. */
     pthread_mutex_t arenas_lock;
     struct dlx_subscriber_link_arena *arenas; /* ascending id */
     uint32_t n_arenas;
@@ -143,9 +152,8 @@ struct dlx_subscriber_link {
     uint32_t arena_at
         [DLX_SUBSCRIBER_LINK_HINTS]; /* by id: where one of that id was when it was asked for */
     uint32_t lacks;                  /* one that is to be mapped for a message; 0: none */
-    uint32_t arenas_due;             /* of those that were there at the join, not here yet */
-    struct dlx_message **messages;   /* [max_held]: one for each hold word, made when first used */
-    char topic[DLX_TOPIC_MAX + 1];
+
+    const struct dlx_memory *memory;
     struct dlx_client *client;        /* the subscription's, for as long as that is there */
     struct dlx_mapped_source *source; /* what it maps is noted there; NULL: nothing is */
     struct dlx_mapped_region *mapped_page, *mapped_control;
