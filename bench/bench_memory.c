@@ -101,7 +101,7 @@ static void count_file(struct files *f, const struct stat *st)
     f->bytes += (size_t)st->st_blocks * 512;
 }
 
-/* What this process maps: "7f01a000-7f02b000 r--s 00000000 00:01 1036 /memfd:dlx-arena
+/* The mappings of this process: "7f01a000-7f02b000 r--s 00000000 00:01 1036 /memfd:dlx-arena
  * (deleted)". */
 static void count_mapped(struct files *f)
 {

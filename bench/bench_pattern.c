@@ -61,12 +61,12 @@ int main(int argc, char **argv)
         bm_check(dlx_publisher_wait(p[i], 1, INT64_C(10000000000)), "waiting for the subscriber");
     uint64_t start_ns = bm_now_ns(), start = bm_ticks();
     for (size_t i = 0; i < n_warmup + n; i++) {
-        /* Those that publish are spread over the others. */
+        /* The publishing topics are spread over the others. */
         for (size_t k = 0; k < CHUNK; k++)
             publish(p[(i * CHUNK + k) % n_active * (n_topics / n_active)], &spec);
         uint64_t before = bm_ticks();
         for (size_t k = 0; k < CHUNK; k++)
-            dlx_message_unref(bm_take(s)); /* at first it waits, for news of an arena */
+            dlx_message_unref(bm_take(s)); /* the first one waits for an arena */
         if (i >= n_warmup)
             ns[i - n_warmup] = (double)(bm_ticks() - before);
     }

@@ -23,7 +23,7 @@ static const char *tensor_name(uint32_t i, char name[static 48])
     return name;
 }
 
-/* What the first and the last byte of a tensor is. */
+/* The first and the last byte of a tensor. */
 static unsigned char mark(uint32_t i)
 {
     return (unsigned char)(i * 7 + 1);

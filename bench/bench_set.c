@@ -44,7 +44,7 @@ static void state_dict_init(struct state_dict *d, uint32_t n)
     }
 }
 
-/* One set from publish to the last managed tensor, ns. */
+/* The time of a set from publish to the last managed tensor, ns. */
 static double one_set(struct state_dict *d, struct dlx_publisher *p, struct dlx_subscription *s)
 {
     bm_check(dlx_alloc_set(p, d->specs, d->n, d->tensors), "dlx_alloc_set");

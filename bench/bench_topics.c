@@ -21,7 +21,7 @@
 
 enum { PAYLOAD_SIZE = 64 };
 
-/* What the processes tell each other, in shared memory. */
+/* The words that the processes exchange, in shared memory. */
 struct progress {
     _Atomic size_t n_published, n_linked;
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* One look at the publishers of a topic or pattern, their links and, if wanted, newest messages. */
+/* Lists the publishers of a topic or pattern, their links and, if wanted, newest messages. */
 
 #include "cli/look.h"
 #include "cli/describe.h"

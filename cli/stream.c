@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* One subscription, from connecting to the end that its options ask for. */
+/* A subscription, from connecting to the end that its options ask for. */
 
 #include "cli/stream.h"
 #include "cli/describe.h"

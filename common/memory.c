@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What all backends share: allocating, checking and mapping regions. */
+/* The common part of all backends: allocating, checking and mapping regions. */
 
 #include "common/amount.h"
 #include "common/memory.h"

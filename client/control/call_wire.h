@@ -2,7 +2,8 @@
 #ifndef DLX_CLIENT_CALL_WIRE_H
 #define DLX_CLIENT_CALL_WIRE_H
 
-/* What call.c, call_list.c and notification.c share: the only files that see the wire's structs. */
+/* The common part of call.c, call_list.c and notification.c, the only files that see the wire's
+ * structs. */
 
 #include "client/control/client.h"
 #include "common/proto.h"

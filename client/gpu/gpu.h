@@ -197,7 +197,8 @@ dlx_for_gpu int dlx__gpu_check(const struct dlx_gpu_library *library, const char
  * libdlx with it.
  */
 int dlx__gpu_find(const struct dlx_gpu_library **ret);
-/* That function; NULL: a static program without libdlx-gpu.a. Tests have other ones. */
+/* The function that finds the library; NULL: a static program without libdlx-gpu.a. Tests have
+ * other ones. */
 extern int (*dlx__gpu_finder)(const struct dlx_gpu_library **ret);
 
 extern const struct dlx_gpu_library *_Atomic dlx__gpu_loaded; /* NULL: not loaded */

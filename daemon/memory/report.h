@@ -21,7 +21,7 @@ struct dlxd_control_report {
     uint64_t refused;
 };
 
-/* What the daemon knows of a link itself. */
+/* The daemon's own knowledge of a link. */
 struct dlxd_link_terms {
     uint32_t max_held;
     bool is_latest;
@@ -40,7 +40,7 @@ struct dlxd_link_report {
     uint32_t n_held;
 };
 
-/* What a client has written into a former page. */
+/* The words of a client in a former page. */
 struct dlxd_former_report {
     uint64_t bytes[DLX_SHM_FORMER_REGIONS_MAX];
     struct dlx_shm_former_region regions[DLX_SHM_FORMER_REGIONS_MAX];
