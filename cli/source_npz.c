@@ -177,7 +177,7 @@ static int npz_next(struct source *s, struct source_item *item, struct cli_error
         return code;
     zip_int64_t n = zip_get_num_entries(s->zip, 0);
     if (n < 1 || n > DLX_TENSORS_MAX)
-        return cli_fail(e, DLX_E_LIMIT, "%.255s: has %" PRId64 " arrays; 1 to %d are possible",
+        return cli_fail(e, DLX_E_LIMIT, "%.255s: has %" PRId64 " arrays, must have 1 to %d",
                         s->in.name, n, DLX_TENSORS_MAX);
     s->set = calloc(1, sizeof *s->set);
     s->npz_names = calloc((size_t)n + 1, sizeof *s->npz_names);

@@ -324,7 +324,7 @@ int dlx__listen_start(struct dlx_listen *place, const char *path)
 {
     const size_t path_max = sizeof(((struct sockaddr_un *)0)->sun_path) - 1;
     if (strlen(path) > path_max)
-        return dlx__fail(DLX_E_INVALID, "socket path of %zu bytes, at most %zu are possible: %s",
+        return dlx__fail(DLX_E_INVALID, "socket path of %zu bytes must have at most %zu: %s",
                          strlen(path), path_max, path);
     if (!*path)
         return dlx__fail(DLX_E_INVALID, "empty socket path");

@@ -135,7 +135,7 @@ static int inherit(void)
         return 0;
     if (strtol(n, NULL, 10) != 1 ||
         getsockopt(FIRST_FD, SOL_SOCKET, SO_ACCEPTCONN, &is_listener, &size) < 0 || !is_listener)
-        return dlx__fail(DLX_E_INVALID, "LISTEN_FDS=%s: one socket to listen on is possible", n);
+        return dlx__fail(DLX_E_INVALID, "LISTEN_FDS=%s: must be one socket to listen on", n);
     (void)fcntl(FIRST_FD, F_SETFD, FD_CLOEXEC);
     (void)fcntl(FIRST_FD, F_SETFL, O_NONBLOCK);
     place.fd = FIRST_FD;

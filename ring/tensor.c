@@ -19,8 +19,7 @@ static int check_dims(DLDataType dtype, int32_t ndim, const int64_t *shape)
         return dlx__fail(DLX_E_SHAPE, "data type code %u has %u bits and %u lanes", dtype.code,
                          dtype.bits, dtype.lanes);
     if (ndim < 0 || ndim > (int32_t)DLX_SHM_NDIM_MAX)
-        return dlx__fail(DLX_E_SHAPE, "%d dimensions, at most %u are possible", ndim,
-                         DLX_SHM_NDIM_MAX);
+        return dlx__fail(DLX_E_SHAPE, "%d dimensions must be at most %u", ndim, DLX_SHM_NDIM_MAX);
     if (ndim > 0 && !shape)
         return dlx__fail(DLX_E_SHAPE, "shape is NULL with %d dimensions", ndim);
     for (int32_t i = 0; i < ndim; i++)

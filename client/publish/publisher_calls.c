@@ -31,7 +31,7 @@ static int check_publisher(const char *topic, struct dlx_publisher_args *args)
     if (r < 0)
         return r;
     if (args->retain > DLX_SHM_HISTORY_MAX)
-        return dlx__fail(DLX_E_INVALID, "publisher on %s: retain %u, at most %u is possible", topic,
+        return dlx__fail(DLX_E_INVALID, "publisher on %s: retain %u must be at most %u", topic,
                          args->retain, DLX_SHM_HISTORY_MAX);
     if (args->history == 0)
         args->history = DLX_MAX(1U, args->retain);

@@ -319,7 +319,7 @@ int dlx_connect(const struct dlx_connect_args *user_args, struct dlx_client **re
         return dlx__fail(DLX_E_INVALID, "dlx_connect: ret is NULL");
     int r = dlx__args_copy(&args, sizeof args, sizeof args, user_args);
     if (r == 0 && args.name && strlen(args.name) > NAME_MAX_SIZE)
-        r = dlx__fail(DLX_E_INVALID, "client name of %zu bytes, at most %u are possible",
+        r = dlx__fail(DLX_E_INVALID, "client name of %zu bytes must have at most %u",
                       strlen(args.name), NAME_MAX_SIZE);
     if (r == 0 && args.autospawn > DLX_AUTOSPAWN_NEVER)
         r = dlx__fail(DLX_E_INVALID, "autospawn is %u, no value of enum dlx_autospawn",

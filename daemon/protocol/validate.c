@@ -33,32 +33,31 @@ int dlxd_validate_publisher_new(const Dlx__Wire__Packet *packet)
     if (r < 0)
         return r;
     if (body->history < 1 || body->history > DLX_SHM_HISTORY_MAX)
-        return dlx__fail(DLX_E_INVALID, "publisher of %s: history of %u, from 1 to %u is possible",
-                         body->topic, body->history, DLX_SHM_HISTORY_MAX);
+        return dlx__fail(DLX_E_INVALID, "publisher of %s: history %u must be 1 to %u", body->topic,
+                         body->history, DLX_SHM_HISTORY_MAX);
     if (body->depth < 1 || body->depth > DLX_SHM_DEPTH_MAX)
-        return dlx__fail(DLX_E_INVALID, "publisher of %s: depth of %u, from 1 to %u is possible",
-                         body->topic, body->depth, DLX_SHM_DEPTH_MAX);
+        return dlx__fail(DLX_E_INVALID, "publisher of %s: depth %u must be 1 to %u", body->topic,
+                         body->depth, DLX_SHM_DEPTH_MAX);
     uint32_t n_least = dlx_shm_n_entries(DLX_MAX(body->depth, body->history));
     if (!dlx_shm_n_entries_is_valid(body->n_entries) || body->n_entries < n_least)
-        return dlx__fail(DLX_E_INVALID,
-                         "publisher of %s: ring of %u entries, a power of 2 from %u (depth %u, "
-                         "history %u) to %u is possible",
-                         body->topic, body->n_entries, n_least, body->depth, body->history,
-                         DLX_SHM_ENTRIES_MAX);
+        return dlx__fail(
+            DLX_E_INVALID,
+            "publisher of %s: ring of %u entries must be a power of 2 from %u (depth %u, "
+            "history %u) to %u",
+            body->topic, body->n_entries, n_least, body->depth, body->history, DLX_SHM_ENTRIES_MAX);
     if (body->on_full > 1)
         return dlx__fail(DLX_E_INVALID,
-                         "publisher of %s: on_full is %u, 0 (drop oldest) or 1 (block) is possible",
+                         "publisher of %s: on_full %u must be 0 (drop oldest) or 1 (block)",
                          body->topic, body->on_full);
     if (body->after_seq >= DLX_SHM_MOVED)
         return dlx__fail(DLX_E_INVALID,
-                         "publisher of %s: has published %" PRIu64
-                         " messages, below 2^61 are possible",
+                         "publisher of %s: %" PRIu64 " published messages must be below 2^61",
                          body->topic, body->after_seq);
     if (body->retain > body->history)
         return dlx__fail(DLX_E_INVALID, "publisher of %s: retains %u messages of a history of %u",
                          body->topic, body->retain, body->history);
     if (body->max_held > DLX_SHM_HELD_MAX)
-        return dlx__fail(DLX_E_INVALID, "publisher of %s: max_held %u, at most %u is possible",
+        return dlx__fail(DLX_E_INVALID, "publisher of %s: max_held %u must be at most %u",
                          body->topic, body->max_held, DLX_SHM_HELD_MAX);
     return 0;
 }
@@ -87,24 +86,21 @@ int dlxd_validate_subscribe(const Dlx__Wire__Packet *packet)
     if (r < 0)
         return r;
     if (body->mode > 1)
-        return dlx__fail(DLX_E_INVALID,
-                         "subscription to %s: mode is %u, 0 (all) or 1 (latest) is possible",
+        return dlx__fail(DLX_E_INVALID, "subscription to %s: mode %u must be 0 (all) or 1 (latest)",
                          body->topic, body->mode);
     if (body->mode == 1 && body->reliable)
         return dlx__fail(DLX_E_INVALID,
                          "subscription to %s: mode latest skips messages, so it cannot be reliable",
                          body->topic);
     if (body->history > DLX_SHM_HISTORY_MAX)
-        return dlx__fail(DLX_E_INVALID, "subscription to %s: history of %u, at most %u is possible",
+        return dlx__fail(DLX_E_INVALID, "subscription to %s: history %u must be at most %u",
                          body->topic, body->history, DLX_SHM_HISTORY_MAX);
     if (body->max_held < 1 || body->max_held > DLX_SHM_HELD_MAX)
-        return dlx__fail(DLX_E_INVALID,
-                         "subscription to %s: %u messages held, from 1 to %u are possible",
+        return dlx__fail(DLX_E_INVALID, "subscription to %s: max_held %u must be 1 to %u",
                          body->topic, body->max_held, DLX_SHM_HELD_MAX);
     if (body->n_spares > SPARES_MAX)
-        return dlx__fail(DLX_E_INVALID,
-                         "subscription to %s: %u spare links, at most %u are possible", body->topic,
-                         body->n_spares, SPARES_MAX);
+        return dlx__fail(DLX_E_INVALID, "subscription to %s: %u spare links must be at most %u",
+                         body->topic, body->n_spares, SPARES_MAX);
     return 0;
 }
 

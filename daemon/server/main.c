@@ -76,7 +76,7 @@ static const struct argp_option options[] = {
      "share all topics, and read what any of them publishes; may be given more than once",
      0},
     {"idle-exit", OPTION_IDLE_EXIT, "SECONDS", 0,
-     "end after so long without a client, with status 0; 0.25 is possible", 0},
+     "exit with status 0 after SECONDS without a client (fractions allowed)", 0},
     {"ready-fd", OPTION_READY_FD, "FD", 0,
      "once listening, write the line READY=1 to this file descriptor and close it (0, 1 and 2 "
      "become "
@@ -118,7 +118,7 @@ static uint64_t parse_seconds(const char *text, struct argp_state *state)
     char *end;
     double seconds = strtod(text, &end);
     if (end == text || *end || !(seconds > 0) || seconds > IDLE_EXIT_MAX_S)
-        argp_error(state, "--idle-exit %s: more than 0 and at most %.0f seconds are possible", text,
+        argp_error(state, "--idle-exit %s: must be more than 0 and at most %.0f seconds", text,
                    IDLE_EXIT_MAX_S);
     uint64_t ms = (uint64_t)(seconds * 1e3);
     return ms > 0 ? ms : 1;

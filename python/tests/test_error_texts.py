@@ -87,7 +87,7 @@ c.drop_retained(None)
 c.get(("a",), timeout=0)
     TypeError: a topic is a str
 c.publisher("a", retain=2000)
-    InvalidError: publisher on a: retain 2000, at most 1024 is possible
+    InvalidError: publisher on a: retain 2000 must be at most 1024
 c.publisher("a", retain_for=5)
     InvalidError: publisher on a: retain_for without messages to retain: set retain
 c.publisher("a", retain=1, retain_for=-1)

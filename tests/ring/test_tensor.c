@@ -69,9 +69,9 @@ TEST(impossible_sizes_are_refused_and_nothing_is_written)
         const char *words;
     } cases[] = {
         {{kDLUInt, 8, 1}, -1, {0}, "-1 dimensions"},
-        {{kDLUInt, 8, 1}, INT32_MIN, {0}, "dimensions, at most 64"},
-        {{kDLUInt, 8, 1}, 65, {0}, "65 dimensions, at most 64"},
-        {{kDLUInt, 8, 1}, INT32_MAX, {0}, "dimensions, at most 64"},
+        {{kDLUInt, 8, 1}, INT32_MIN, {0}, "dimensions must be at most 64"},
+        {{kDLUInt, 8, 1}, 65, {0}, "65 dimensions must be at most 64"},
+        {{kDLUInt, 8, 1}, INT32_MAX, {0}, "dimensions must be at most 64"},
         {{kDLUInt, 8, 1}, 2, {3, -1}, "dimension 1 has size -1"},
         {{kDLUInt, 8, 1}, 2, {0, INT64_MIN}, "dimension 1 has size"},
         {{kDLUInt, 0, 1}, 1, {1}, "0 bits"},
