@@ -51,7 +51,7 @@ int cmd_quota(struct cli *cli, int argc, char **argv);
 /** Is `topic` a pattern for several topics? */
 bool cli_is_pattern(const char *topic);
 
-/** What an option sets; CLI_TO() derives it from the type of the member. */
+/** The kind of value that an option sets, which CLI_TO() derives from the type of the member. */
 enum cli_type {
     CLI_END,     /**< of a table */
     CLI_HEADING, /**< `help` is above the options that follow */

@@ -11,8 +11,8 @@
  *     spaces, so that N is a multiple of 8     (both together N bytes)
  *     data: row-major, little-endian, packed; the tensors cover all of it once
  *
- * What is refused, or written, beyond what the format's README says is as its reference
- * implementation does it (safetensors/src/tensor.rs).
+ * Refusals and output beyond the format's README follow its reference implementation
+ * (safetensors/src/tensor.rs).
  */
 
 #include "cli/error.h"

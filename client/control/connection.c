@@ -172,7 +172,7 @@ static int fill_and_show_page(struct dlx_client *c, struct count count)
     return dlx__call_former_ready(c, filling.n.n_regions, filling.n.n_sources);
 }
 
-/* The caller has the lock. What fails is told by dlx__client_tell_former(). */
+/* The caller has the lock. After a failure dlx__client_tell_former() tries again. */
 static void tell_former(struct dlx_client *c)
 {
     bool untold;
