@@ -16,6 +16,8 @@
  * memory in the time of the first daemon, K more later. `window` is not here: ring.pml has it.
  *
  * -DUNRELIABLE  the publisher drops, the subscriber takes at most once and in order
+ * -DOWN         a block is retired by what its own links have passed, and freed by what they hold,
+ *               as if a publisher had a session for each daemon (not in the code: decision 39)
  *
  * mutants, which must fail:
  * -DONECOPY     GONE is stored in the older block only
@@ -62,6 +64,11 @@
 #define AT(b, n) ((b) * NE + (n) % NE)
 #define MIN(a, b) ((a) < (b) -> (a) : (b))
 #define BLOCK_OF(l) ((l) == 0 -> 0 : 1)
+#ifdef OWN
+#define ITS(b) (b)
+#else
+#define ITS(b) 0
+#endif
 
 byte gen[2 * NE], word[2 * NE], payload[NB + K], head[2], base; bool blocked[2];   /* publisher */
 bool announced, joined[NL]; byte joins;                                            /* daemons */
@@ -75,8 +82,16 @@ bool bellP, bellS[NL];                                                          
 #define RETIRED 2
 #define NOT_YET 3
 /* What it remembers. */
-byte first = 1, reusable = 1, passed, last = 63, seen, st[NB + K], bn[NB + K], payload_of[2 * NE];
-bool known[NL], left[NL], held[NB + K], moved;
+byte first[2] = 1, reusable = 1, passed[2], last = 63, seen, st[NB + K], bn[NB + K];
+byte payload_of[2 * NE]; bool known[NL], left[NL], held[NB + K], moved;
+#ifdef OWN
+bool bb[NB + K];
+#define IS_IN(i, l) (bb[i] == BLOCK_OF(l))
+#define PUT_INTO(p, b) bb[p] = b
+#else
+#define IS_IN(i, l) true
+#define PUT_INTO(p, b) skip
+#endif
 
 #define COUNTS(l) (known[l] && !left[l])
 inline membership() {
@@ -94,13 +109,14 @@ inline tickets() {
 }
 /* look_at_cursors() */
 inline look() {
-  c = CLOSED; l = 0;
+  d_step { passed[0] = n - 1; passed[1] = ITS(1) * (n - 1); l = 0 };
   do
   :: l == NL -> break
-  :: l < NL -> if :: COUNTS(l) && RELIABLE -> d_step { c = MIN(c, cursor[l]) } :: else -> skip fi;
+  :: l < NL -> if :: COUNTS(l) && RELIABLE -> d_step {
+     passed[ITS(BLOCK_OF(l))] = MIN(passed[ITS(BLOCK_OF(l))], cursor[l]) } :: else -> skip fi;
      l++
   od;
-  atomic { l = 0; passed = MIN(c, n - 1); c = 0 }
+  l = 0
 }
 /* free_unheld() */
 inline scan() {
@@ -123,7 +139,7 @@ inline scan() {
         d_step {
           if :: c == CLOSED && h == 0 -> left[l] = true :: else -> skip fi;
           i = 0;
-          do :: i == NB + K -> break :: i < NB + K -> if :: h != 0 && bn[i] == h ->
+          do :: i == NB + K -> break :: i < NB + K -> if :: h != 0 && bn[i] == h && IS_IN(i, l) ->
              held[i] = true :: else -> skip fi; i++ od;
           i = 0; h = 0; c = 0
         }
@@ -139,35 +155,43 @@ inline scan() {
     od; i = 0
   }
 }
-#define GONE_IN(b) d_step { gen[AT(b, first)] = first + GONE; st[payload_of[AT(b, first)]] = RETIRED }
+#define FIRST(b) first[ITS(b)]
+#define RETIRE_IN(b) d_step { st[payload_of[AT(b, FIRST(b))]] = RETIRED }
+#define GONE_IN(b) d_step { gen[AT(b, FIRST(b))] = FIRST(b) + GONE; st[payload_of[AT(b, FIRST(b))]] = RETIRED }
+#define IS_COPY (moved && FIRST(1) > base && FIRST(1) <= last)
+inline retire_copy() {
+#ifdef SCANFIRST
+  if :: IS_COPY -> RETIRE_IN(1); scan() :: else -> skip fi;
+#endif
+#ifdef ONECOPY
+  if :: IS_COPY -> RETIRE_IN(1) :: moved && FIRST(1) > last -> GONE_IN(1) :: else -> skip fi
+#else
+  if :: moved && FIRST(1) > base -> GONE_IN(1) :: else -> skip fi
+#endif
+}
 /* dlx__writer_retire_in() */
 inline retire() {
   do
-  :: first > to -> break
+  :: first[0] > to || (ITS(1) && first[0] > last) -> break
   :: else ->
-     if :: first <= last -> GONE_IN(0) :: else -> skip fi;
-#ifdef SCANFIRST
-     if :: first <= last && moved && first > base -> st[payload_of[AT(1, first)]] = RETIRED;
-        scan() :: else -> skip fi;
+     if :: first[0] <= last -> GONE_IN(0) :: else -> skip fi;
+#ifndef OWN
+     retire_copy();
 #endif
-#ifdef ONECOPY
-     if
-     :: moved && first > base && first > last -> GONE_IN(1)
-     :: moved && first > base && first <= last -> st[payload_of[AT(1, first)]] = RETIRED
-     :: else -> skip
-     fi;
-#else
-     if :: moved && first > base -> GONE_IN(1) :: else -> skip fi;
+     first[0]++
+  od;
+#ifdef OWN
+  to = MIN((n - 1 > KEPT -> n - 1 - KEPT : 0), passed[1]);
+  do :: !moved || first[1] > to -> break :: else -> retire_copy(); first[1]++ od;
 #endif
-     first++
-  od; to = 0
+  to = 0
 }
 /* dlx__writer_reclaim(), which may drop */
 inline reclaim() {
   membership(); look();
-  to = MIN((n - 1 > KEPT -> n - 1 - KEPT : 0), passed);
+  to = MIN((n - 1 > KEPT -> n - 1 - KEPT : 0), passed[0]);
   retire();
-  reusable = first;
+  reusable = FIRST(blk);
   membership(); scan()
 }
 #define FIND d_step { p = NB + K; i = 0; do :: i == NB + K -> break :: i < NB + K && st[i] == FREE -> p = i; break :: else -> i++ od; i = 0 }
@@ -177,7 +201,7 @@ inline reclaim() {
 #define HAS_ROOM (n - 1 < reusable + NE - 2)
 #endif
 #define WAIT atomic { bellP -> bellP = false }
-inline put(b, m) { d_step { st[p] = LIVE; bn[p] = m; payload[p] = m; payload_of[AT(b, m)] = p;
+inline put(b, m) { d_step { st[p] = LIVE; PUT_INTO(p, b); bn[p] = m; payload[p] = m; payload_of[AT(b, m)] = p;
    word[AT(b, m)] = p; p = 0 }; gen[AT(b, m)] = m }
 
 proctype publisher() {
@@ -187,11 +211,11 @@ proctype publisher() {
   :: n > LAST -> break
   :: n > 1 && !moved ->                       /* the next daemon is here: dlx__writer_block_new() */
      d_step {
-       base = (n - 1 > K -> n - 1 - K : 0); base = (base < first - 1 -> first - 1 : base);
-       to = base + 1; p = NB;
+       base = (n - 1 > K -> n - 1 - K : 0); base = (base < first[0] - 1 -> first[0] - 1 : base);
+       first[1] = base + 1; to = base + 1; p = NB;
        do
        :: to == n -> break
-       :: else -> st[p] = LIVE; bn[p] = to; payload[p] = to; payload_of[AT(1, to)] = p;
+       :: else -> st[p] = LIVE; PUT_INTO(p, 1); bn[p] = to; payload[p] = to; payload_of[AT(1, to)] = p;
           word[AT(1, to)] = p; gen[AT(1, to)] = to; to++; p++
        od;
        do :: p == NB + K -> break :: else -> st[p] = FREE; p++ od;
@@ -211,7 +235,7 @@ proctype publisher() {
      gen[AT(0, n)] = n + MOVED;
      membership();
      tickets();
-     d_step { last = n - 1; blk = 1 };
+     d_step { last = n - 1; blk = 1; reusable = FIRST(1) };
 #if !defined(NOREJOIN) && !defined(UNRELIABLE)
      blocked[1] = true;
      do
@@ -239,7 +263,7 @@ again:
         fi
      fi;
      put(blk, n); n++;                        /* dlx__writer_announce() */
-     d_step { head[blk] = n - 1; reusable = first };
+     d_step { head[blk] = n - 1; reusable = FIRST(blk) };
      membership(); tickets()
   od
 }

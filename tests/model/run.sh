@@ -69,6 +69,14 @@ carry: not reliable                        |carry|LAST=4 UNRELIABLE NB=4|ok|full
 carry: a newcomer                          |carry|LAST=3 NEWCOMER|ok|quick
 carry: a newcomer, two messages            |carry|LAST=4 K=2 NEWCOMER|ok|quick
 carry: a newcomer, and who was there       |carry|LAST=2 NEWCOMER BOTH|ok|full
+carry: each block by itself                |carry|LAST=3 OWN|ok|quick
+carry: by itself, few blocks, longer       |carry|LAST=4 NB=2 OWN|ok|full
+carry: by itself, three entries            |carry|LAST=4 NE=3 OWN|ok|full
+carry: by itself, two messages             |carry|LAST=5 K=2 KEPT=2 OWN|ok|full
+carry: by itself, not reliable             |carry|LAST=4 UNRELIABLE NB=4 OWN|ok|full
+carry: by itself, a newcomer               |carry|LAST=4 K=2 NEWCOMER OWN|ok|quick
+carry: by itself, and who was there        |carry|LAST=2 NEWCOMER BOTH OWN|ok|full
+carry: by itself, left block not blocked   |carry|LAST=4 NB=2 UNBLOCKED OWN|ok|full
 forward: as designed                       |forward|NA=3 LAST=5|ok|quick
 forward: as designed, longer               |forward|NA=4 LAST=7|ok|full
 queue: as designed                         |queue||ok|full
@@ -162,6 +170,16 @@ carry: one more in the old block           |carry|LAST=4 LATE|error|quick
 carry: the new block begins at head        |carry|LAST=3 NEWCOMER BASEHEAD|error|quick
 carry: no entry for the mark               |carry|LAST=4 NE=3 FULL|error|quick
 carry: left block not blocked              |carry|LAST=3 NB=2 UNBLOCKED|error|quick
+carry: by itself, copies are not GONE      |carry|LAST=3 NEWCOMER ONECOPY OWN|error|quick
+carry: by itself, scanned, then GONE       |carry|LAST=3 NEWCOMER SCANFIRST OWN|error|quick
+carry: by itself, taken twice              |carry|LAST=4 NOFOLLOW OWN|error|quick
+carry: by itself, old link closed first    |carry|LAST=4 CLOSEFIRST OWN|error|quick
+carry: by itself, closed link not looked at|carry|LAST=4 DROPCLOSED OWN|error|full
+carry: by itself, hold word, then closed   |carry|LAST=4 HOLDFIRST OWN|error|full
+carry: by itself, goes on too early        |carry|LAST=4 NOREJOIN OWN|error|quick
+carry: by itself, one more in the old block|carry|LAST=4 LATE OWN|error|full
+carry: by itself, begins at head           |carry|LAST=3 NEWCOMER BASEHEAD OWN|error|full
+carry: by itself, no entry for the mark    |carry|LAST=4 NE=3 FULL OWN|error|full
 forward: death ends holds at once          |forward|ASWRITTEN|error|quick
 forward: attached after death, no lifeline |forward|LATE|error|quick
 forward: upstream hold dropped too early   |forward|EARLYCLR|error|quick
