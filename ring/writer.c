@@ -11,11 +11,6 @@
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-void dlx__writer_block_free(struct dlx_writer_block *block)
-{
-    free(block);
-}
-
 static int reserve_payloads(struct dlx_writer *w, uint32_t room)
 {
     if (room <= w->payloads_room)
@@ -94,7 +89,7 @@ static void forget_oldest_block(struct dlx_writer *w)
     struct dlx_writer_block *block = w->oldest_block;
     w->oldest_block = block->next;
     w->env->block_gone(w->userdata, block);
-    dlx__writer_block_free(block);
+    free(block);
 }
 
 void dlx__writer_deinit(struct dlx_writer *w)
@@ -489,7 +484,6 @@ int dlx__writer_block_new(struct dlx_writer *w, struct dlx_shm_control *control,
     if (r < 0)
         return r;
     (*ret)->base = w->head - n;
-    (*ret)->n_copied = n;
     /* No reader sees the control block yet. A reader that starts in it has passed all earlier
      * messages. */
     dlx_store64_relaxed(&control->head, w->head);
@@ -501,17 +495,25 @@ void dlx__writer_copy_retained(struct dlx_writer_block *block, uint64_t n, const
                                void *payload)
 {
     struct dlx_shm_entry *entry = dlx__writer_entry(block, n);
-    assert(n > block->base && n <= block->base + block->n_copied);
+    assert(n > block->base && n <= dlx_load64_relaxed(&block->control->head));
     for (uint32_t i = 0; i < DLX_SHM_ENTRY_WORDS; i++)
         dlx_store64_relaxed(&entry->words[i], words[i]);
     block->payloads[n & block->mask] = payload;
     dlx_store64_release(&entry->gen, n);
 }
 
+void dlx__writer_block_free(struct dlx_writer *w, struct dlx_writer_block *block)
+{
+    for (uint32_t i = 0; block && i <= block->mask; i++)
+        if (block->payloads[i])
+            w->env->payload_freed(w->userdata, block->payloads[i]);
+    free(block);
+}
+
 void dlx__writer_move(struct dlx_writer *w, struct dlx_writer_block *block)
 {
     struct dlx_writer_block *old = w->block;
-    assert(block->base + block->n_copied == w->head && w->announced == w->head);
+    assert(dlx_load64_relaxed(&block->control->head) == w->head && w->announced == w->head);
     /* No copied message was retired meanwhile, or it would stay LIVE in the new control block. */
     assert(w->oldest <= block->base + 1);
     /* `blocked` is not updated here any more, but a subscriber may still take from this control
@@ -522,7 +524,7 @@ void dlx__writer_move(struct dlx_writer *w, struct dlx_writer_block *block)
     old->last = w->head;
     old->next = block;
     w->block = block;
-    w->n_payloads += block->n_copied;
+    w->n_payloads += (uint32_t)(w->head - block->base);
     while (w->oldest > w->oldest_block->last) /* it has no LIVE message */
         forget_oldest_block(w);
     set_limit(w);

@@ -77,11 +77,10 @@ struct dlx_writer_env {
 struct dlx_writer_block {
     struct dlx_writer_block *next; /* the next newer one */
     struct dlx_shm_control *control;
-    uint32_t mask;     /* entries - 1 */
-    uint32_t n_copied; /* messages copied from an older control block: the first ones */
-    uint64_t base;     /* the last message before this control block */
-    uint64_t last;     /* the last message in it; UINT64_MAX for the newest control block */
-    void *payloads[];  /* [mask + 1]: the payload of LIVE message n is at n & mask */
+    uint32_t mask;    /* entries - 1 */
+    uint64_t base;    /* the last message before this control block */
+    uint64_t last;    /* the last message in it; UINT64_MAX for the newest control block */
+    void *payloads[]; /* [mask + 1]: the payload of LIVE message n is at n & mask */
 };
 
 struct dlx_writer_retired {
@@ -367,37 +366,19 @@ int dlx__writer_block_new(struct dlx_writer *w, struct dlx_shm_control *control,
  * block. */
 void dlx__writer_copy_retained(struct dlx_writer_block *block, uint64_t n, const uint64_t *words,
                                void *payload);
-/* Accepts NULL. The caller keeps the control block and payloads. */
-void dlx__writer_block_free(struct dlx_writer_block *block);
+/* It is not used after all: frees the payloads that were added. The caller keeps the control block.
+ * Accepts NULL. */
+void dlx__writer_block_free(struct dlx_writer *w, struct dlx_writer_block *block);
 /* The last message before this control block. */
 static inline uint64_t dlx__writer_block_base(const struct dlx_writer_block *block)
 {
     return block->base;
-}
-/* Copied messages: the first ones of the control block. */
-static inline uint32_t dlx__writer_block_n_copied(const struct dlx_writer_block *block)
-{
-    return block->n_copied;
-}
-/* The payload of copied message `i`, 0 to n_copied - 1. */
-static inline void *dlx__writer_block_copied(const struct dlx_writer_block *block, uint32_t i)
-{
-    return block->payloads[(block->base + 1 + i) & block->mask];
-}
-/* Their payloads were given back: dlx__writer_block_free() follows. */
-static inline void dlx__writer_block_forget_copied(struct dlx_writer_block *block)
-{
-    block->n_copied = 0;
 }
 /* For block_gone(): what is to be unmapped. */
 static inline struct dlx_shm_control *
 dlx__writer_block_control(const struct dlx_writer_block *block)
 {
     return block->control;
-}
-static inline uint32_t dlx__writer_block_n_entries(const struct dlx_writer_block *block)
-{
-    return block->mask + 1;
 }
 /* Continues in this control block. */
 void dlx__writer_move(struct dlx_writer *w, struct dlx_writer_block *block);

@@ -24,17 +24,17 @@ struct dlx_extent {
 };
 
 /*
- *     LEAVING <--- too much memory is there ---> USED <--- dlx__heap_set_aside() ---> ASIDE
- *                                                                                       |
- *                                                     dlx__heap_freeze() ---> FROZEN <--+
+ *     USED <--- too much memory is there; dlx__heap_set_aside() ---> LEAVING
+ *                                                                       |
+ *                                  dlx__heap_freeze() ---> FROZEN <-----+
  *
- * LEAVING: almost empty, and blocks that come back stay in it. ASIDE, FROZEN: its daemon has ended.
- * New blocks are put into USED ones, and into LEAVING ones when no more arenas can be had.
+ * LEAVING, FROZEN: memory of blocks that come back goes back to the arena. New blocks are put into
+ * USED ones, and into LEAVING ones of this daemon when no more arenas can be had. FROZEN: its
+ * daemon has ended, and it goes with its last block.
  */
 enum dlx_arena_state {
     DLX_ARENA_USED,
     DLX_ARENA_LEAVING,
-    DLX_ARENA_ASIDE,
     DLX_ARENA_FROZEN,
 };
 

@@ -26,7 +26,7 @@ struct dlx_heap {
     bool is_guarded;
     bool anywhere; /* see dlx__heap_put_anywhere() */
     struct dlx_arena *arenas;
-    struct dlx_arena *frozen;                /* see dlx__heap_freeze() */
+    struct dlx_arena *aside, *frozen;        /* see dlx__heap_set_aside() */
     struct dlx_mapped_source *borrow_source; /* see dlx__heap_note_in() */
     uint32_t n_arenas;
     uint64_t bytes;
@@ -457,14 +457,13 @@ static struct dlx_block *renew(struct dlx_heap *heap, struct dlx_block *block)
     return fresh;
 }
 
-/* The last block of a frozen arena takes it along. */
-static void leave_frozen(struct dlx_heap *heap, struct dlx_block *block)
+/* Its memory stays in its arena. The last block of a frozen arena takes that along. */
+static void leave_arena(struct dlx_heap *heap, struct dlx_block *block)
 {
-    struct dlx_arena *arena = block->arena;
-    block->arena = NULL;
-    if (--arena->n_blocks > 0)
+    struct dlx_arena *arena = block->arena, **at = &heap->frozen;
+    cache_give_up_one(block, &heap->pool);
+    if (arena->state != DLX_ARENA_FROZEN || arena->n_blocks > 0)
         return;
-    struct dlx_arena **at = &heap->frozen;
     while (*at != arena)
         at = &(*at)->next;
     *at = arena->next;
@@ -491,24 +490,19 @@ static void __attribute__((noinline)) give_slowly(struct dlx_heap *heap, struct 
         block = give_struct(heap, block);
     if (!block)
         return;
-    if (dlx_unlikely(block->arena->state == DLX_ARENA_FROZEN)) {
+    if (block->arena->state == DLX_ARENA_FROZEN)
         block->is_protected = false;
-        leave_frozen(heap, block);
-        (void)give_struct(heap, block);
-        return;
-    }
-    if (dlx_unlikely(block->arena->state == DLX_ARENA_ASIDE ||
-                     (block->is_protected && !dlx__debug_unprotect(block)))) {
+    if (dlx_unlikely(block->is_protected && !dlx__debug_unprotect(block))) {
         block->next = heap->stuck;
         heap->stuck = block;
         return;
     }
     if (heap->is_guarded)
         block = renew(heap, block);
-    if (block->arena->state == DLX_ARENA_LEAVING)
-        cache_give_up_one(block, &heap->pool);
-    else
+    if (block->arena->state == DLX_ARENA_USED)
         cache_give(&heap->cache, block, &heap->pool);
+    else
+        leave_arena(heap, block);
 }
 
 void dlx__heap_give_elsewhere(struct dlx_heap *heap, struct dlx_block *block)
@@ -676,11 +670,9 @@ uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size)
     return rounded;
 }
 
-struct dlx_mapped_source *dlx__heap_note_in(struct dlx_heap *heap, struct dlx_mapped_source *source)
+void dlx__heap_note_in(struct dlx_heap *heap, struct dlx_mapped_source *source)
 {
-    struct dlx_mapped_source *before = heap->borrow_source;
     heap->borrow_source = source;
-    return before;
 }
 
 int dlx__heap_add_of(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size, void *owner)
@@ -713,36 +705,42 @@ int dlx__heap_add_of(struct dlx_heap *heap, uint32_t id, void *map, uint64_t siz
     return 0;
 }
 
-void dlx__heap_set_aside(struct dlx_heap *heap, struct dlx_heap_aside *ret)
+void dlx__heap_set_aside(struct dlx_heap *heap, struct dlx_mapped_source *source)
 {
+    heap->borrow_source = source;
     dlx__heap_collect(heap);
     (void)empty_payload_cache(heap);
     heap->is_leaving = false;
-    *ret = (struct dlx_heap_aside){heap->arenas, heap->n_arenas, heap->bytes};
-    for (struct dlx_arena *arena = ret->arenas; arena; arena = arena->next)
-        arena->state = DLX_ARENA_ASIDE;
+    heap->aside = heap->arenas;
+    for (struct dlx_arena *arena = heap->aside; arena; arena = arena->next)
+        arena->state = DLX_ARENA_LEAVING;
     heap->arenas = NULL;
     heap->n_arenas = 0;
     heap->bytes = 0;
 }
 
-void dlx__heap_bring_back(struct dlx_heap *heap, struct dlx_heap_aside *aside)
+void dlx__heap_bring_back(struct dlx_heap *heap, struct dlx_mapped_source *source)
 {
+    struct dlx_arena *added = heap->arenas;
+    heap->borrow_source = source;
     (void)empty_payload_cache(heap);
-    heap_free_arenas(heap, heap->arenas);
-    heap->arenas = aside->arenas;
-    heap->n_arenas = aside->n_arenas;
-    heap->bytes = aside->bytes;
-    for (struct dlx_arena *arena = heap->arenas; arena; arena = arena->next)
-        arena->state = DLX_ARENA_USED;
-    retry_stuck(heap);
+    heap->arenas = heap->aside;
+    heap->aside = added;
+    heap->n_arenas = 0;
+    heap->bytes = 0;
+    for (const struct dlx_arena *arena = heap->arenas; arena; arena = arena->next) {
+        heap->n_arenas++;
+        heap->bytes += arena->size;
+    }
+    stay(heap);
+    dlx__heap_freeze(heap);
 }
 
-void dlx__heap_freeze(struct dlx_heap *heap, struct dlx_heap_aside *aside)
+void dlx__heap_freeze(struct dlx_heap *heap)
 {
-    while (aside->arenas) {
-        struct dlx_arena *arena = aside->arenas;
-        aside->arenas = arena->next;
+    while (heap->aside) {
+        struct dlx_arena *arena = heap->aside;
+        heap->aside = arena->next;
         if (arena->n_blocks == 0) {
             heap_free_arena(heap, arena);
             continue;

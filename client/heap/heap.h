@@ -99,11 +99,10 @@ void dlx__heap_collect(struct dlx_heap *heap);
 /* Bytes of a new arena that has room for `size` more; UINT64_MAX if there is no such number. */
 dlx_for_gpu uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size);
 
-/* Set where arenas that are added from now on are noted (client/base/mapped.h). The caller keeps
- * it until the next call, or the heap's end. Returns what was so before. */
+/* Set where arenas that are added from now on are noted (client/base/mapped.h; NULL: nowhere). The
+ * caller keeps it until another one is set, or the heap's end. */
 struct dlx_mapped_source;
-struct dlx_mapped_source *dlx__heap_note_in(struct dlx_heap *heap,
-                                            struct dlx_mapped_source *borrow_source);
+void dlx__heap_note_in(struct dlx_heap *heap, struct dlx_mapped_source *borrow_source);
 
 /* Add an arena: mapped read-write and announced. Owns the map on success. Returns 0;
  * DLX_E_NO_MEMORY. `owner` is for the kind's free_arena(). */
@@ -147,21 +146,15 @@ dlx_for_gpu uint32_t dlx__heap_find_excess(struct dlx_heap *heap, uint64_t size,
 dlx_for_gpu uint32_t dlx__heap_find_any_empty(struct dlx_heap *heap);
 
 /*
- * The daemon that knew the arenas has ended. Set aside, they are as they were, but nothing is put
- * into them, and blocks in them that are given back wait; the heap begins anew. What follows is one
- * of the other two.
+ * The daemon that knew the arenas has ended. Set aside, nothing is put into them, and the heap
+ * begins anew, with another source for dlx__heap_note_in(). What follows is one of the other two.
  */
-struct dlx_heap_aside {
-    struct dlx_arena *arenas;
-    uint32_t n_arenas;
-    uint64_t bytes;
-};
-dlx_for_gpu void dlx__heap_set_aside(struct dlx_heap *heap, struct dlx_heap_aside *ret);
-/* As it was: what was added since goes. No block is in that. */
-void dlx__heap_bring_back(struct dlx_heap *heap, struct dlx_heap_aside *aside);
-/* They are of no use any more: each goes with its last block. The number of a block's arena is 0
- * then. */
-dlx_for_gpu void dlx__heap_freeze(struct dlx_heap *heap, struct dlx_heap_aside *aside);
+dlx_for_gpu void dlx__heap_set_aside(struct dlx_heap *heap,
+                                     struct dlx_mapped_source *borrow_source);
+/* As it was: what was added since is frozen instead. */
+void dlx__heap_bring_back(struct dlx_heap *heap, struct dlx_mapped_source *borrow_source);
+/* They are of no use any more: each goes with its last block. */
+dlx_for_gpu void dlx__heap_freeze(struct dlx_heap *heap);
 dlx_for_gpu uint64_t dlx__heap_bytes(const struct dlx_heap *heap);
 /* Does the address lie in one of its arenas? */
 bool dlx__heap_has(const struct dlx_heap *heap, const void *data);

@@ -46,7 +46,7 @@ struct dlx_publisher_daemon {
     /* The newest control block, whose locks tell who reads it; -1: the daemon would not keep it. */
     int control_fd;
     struct dlx_mapped_source *source; /* its memory is noted there */
-    const void *membership;
+    const struct dlx_shm_membership *membership;
     uint64_t membership_size;
     uint64_t origin;    /* the publisher's id with the first daemon */
     uint64_t base;      /* this daemon does not know the messages up to here */
@@ -140,21 +140,24 @@ static inline void dlx__publisher_detour(struct dlx_publisher *p, enum dlx_detou
 }
 
 struct dlx_new_publisher; /* client/control/call.h */
-/* The daemon has made a publisher of this epoch of the client, whose control block is mapped: notes
- * it. The caller owns `ret`, also on failure. Returns 0; DLX_E_NO_MEMORY. */
-int dlx__publisher_note(const struct dlx_publisher *p, uint64_t epoch,
-                        const struct dlx_new_publisher *made, const void *control,
-                        struct dlx_mapped_source **ret);
+/*
+ * Map what a daemon has made for the publisher, and note it for this epoch of the client. Takes the
+ * descriptors of `made`. dlx__publisher_daemon_deinit() is for `ret`, also on failure, and
+ * dlx__publisher_unmap_control() for the control block. Returns 0; DLX_E_PROTOCOL, DLX_E_NO_MEMORY,
+ * DLX_E_SYSTEM.
+ */
+int dlx__publisher_daemon_init(const struct dlx_publisher *p, uint64_t epoch,
+                               const struct dlx_new_publisher *made,
+                               struct dlx_publisher_daemon *ret,
+                               struct dlx_shm_control **ret_control);
+void dlx__publisher_daemon_deinit(struct dlx_publisher_daemon *daemon);
+void dlx__publisher_unmap_control(const struct dlx_publisher *p, struct dlx_shm_control *control);
 
 /* Fail as a daemon refused the publisher: DLX_E_ACCESS, with the daemon's words. */
 int dlx__publisher_fail_refused(const struct dlx_publisher *p);
 
 /* Why dlx__publisher_begin() refuses. */
 int dlx__publisher_refuse(const struct dlx_publisher *p, const char *what);
-
-/* Another descriptor of a control block that its daemon keeps beyond its own end, to be kept as
- * p->daemon.control_fd; else -1. */
-int dlx__publisher_keep_control(const struct dlx_publisher_args *args, int borrow_fd);
 
 /* Entries of its control block. */
 uint32_t dlx__publisher_n_entries(const struct dlx_publisher_args *args);

@@ -65,45 +65,29 @@ static int check_publisher(const char *topic, struct dlx_publisher_args *args)
     return 0;
 }
 
-/* Map what the daemon made, and begin the ring writer on it. Takes the fds of `made`. */
+/* Begin the ring writer on what the daemon made. Takes the fds of `made`. */
 static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args,
                   struct dlx_new_publisher *made)
 {
-    void *control;
-    p->id = p->daemon.origin = made->id;
-    p->daemon.link_sock = made->link_sock;
-    dlx_cleanup(dlx__closep) int membership_fd = made->membership_fd;
-    p->daemon.control_fd = dlx__publisher_keep_control(args, made->control_fd);
-    int r = dlx__region_populate(made->memory, made->control_fd, made->control_size, &control);
+    struct dlx_shm_control *control;
+    p->id = made->id;
+    int r = dlx__publisher_daemon_init(p, p->epoch, made, &p->daemon, &control);
     if (r < 0)
         return r;
-    if (made->control_size != dlx_shm_control_size(dlx__publisher_n_entries(args)) ||
-        made->membership_line >= made->membership_size / DLX_CACHELINE)
-        r = dlx__fail(DLX_E_PROTOCOL, "control block or membership line out of range");
-    if (r == 0)
-        r = dlx__region_attach(made->memory, dlx__steal_fd(&membership_fd), made->membership_size,
-                               &p->daemon.membership);
-    if (r == 0) {
-        p->daemon.membership_size = made->membership_size;
-        const struct dlx_shm_membership *line =
-            (const struct dlx_shm_membership *)p->daemon.membership + made->membership_line;
-        r = dlx__writer_init(&p->core, control, dlx__publisher_n_entries(args),
-                             DLX_MAX(args->depth, args->history), args->history,
-                             args->on_full == DLX_ON_FULL_BLOCK, line, &dlx__publisher_link_env, p);
-    }
+    r = dlx__writer_init(&p->core, control, dlx__publisher_n_entries(args),
+                         DLX_MAX(args->depth, args->history), args->history,
+                         args->on_full == DLX_ON_FULL_BLOCK,
+                         p->daemon.membership + made->membership_line, &dlx__publisher_link_env, p);
     if (r < 0) {
-        dlx__region_unmap(control, made->control_size);
+        dlx__publisher_unmap_control(p, control);
         return r;
     }
     if (p->daemon.control_fd >= 0)
         dlx__writer_heed_locks(&p->core);
-    p->daemon.memory = made->memory;
     p->is_guarded = dlx__debug();
     r = dlx__heap_new(&p->heap, p->generation, p->is_guarded);
     if (r == 0)
-        r = dlx__publisher_note(p, p->epoch, made, control, &p->daemon.source);
-    if (r == 0)
-        (void)dlx__heap_note_in(p->heap, p->daemon.source);
+        dlx__heap_note_in(p->heap, p->daemon.source);
     return r;
 }
 
@@ -112,14 +96,11 @@ static void publisher_free(struct dlx_publisher *p)
     dlx__writer_deinit(&p->core);
     dlx__events_deinit(&p->events);
     if (p->heap)
-        (void)dlx__heap_note_in(p->heap, NULL);
+        dlx__heap_note_in(p->heap, NULL);
     dlx__heap_close(p->heap);
-    dlx__mapped_source_unref(p->daemon.source);
     if (p->gpu)
         dlx__gpu_publisher()->free(p->gpu);
-    dlx__region_unmap(p->daemon.membership, p->daemon.membership_size);
-    dlx__close(p->daemon.link_sock);
-    dlx__close(p->daemon.control_fd);
+    dlx__publisher_daemon_deinit(&p->daemon);
     dlx__close(p->ready.timer);
     dlx__close(p->ready.sources);
     dlx__close(p->ready.fd);
@@ -187,7 +168,6 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     p->args = args;
     p->epoch = atomic_load_explicit(&c->epoch, memory_order_acquire);
     p->watch.linger_ns = LINGER_NS;
-    p->daemon.has_succeeded = args.retain == 0;
     dlx__publisher_detour(p, DLX_DETOUR_REQUIRE, args.min_subscribers > 0);
     r = dlx__call_publisher_new(c, topic, &args, dlx__publisher_n_entries(&args), 0, 0,
                                 c->timeout_ns, &made);

@@ -339,11 +339,7 @@ static bool env_has_unknown_readers(void *userdata)
 
 static void env_block_gone(void *userdata, const struct dlx_writer_block *block)
 {
-    const struct dlx_publisher *p = userdata;
-    if (p->daemon.source)
-        dlx__mapped_remove_control(p->daemon.source->mapped, dlx__writer_block_control(block));
-    dlx__region_unmap(dlx__writer_block_control(block),
-                      dlx_shm_control_size(dlx__writer_block_n_entries(block)));
+    dlx__publisher_unmap_control(userdata, dlx__writer_block_control(block));
 }
 
 const struct dlx_writer_env dlx__publisher_link_env = {

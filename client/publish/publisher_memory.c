@@ -432,7 +432,7 @@ static int copy_message(struct dlx_publisher *p, uint64_t seq, struct dlx_writer
 int dlx__copy_retained(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
                        struct dlx_writer_block *block)
 {
-    uint32_t n = dlx__writer_block_n_copied(block);
+    uint32_t n = (uint32_t)(dlx__writer_head(&p->core) - dlx__writer_block_base(block));
     uint64_t size = total_size(p, n);
     int r = size > 0 ? dlx__publisher_grow(p, memory, id, size) : 0;
     if (r < 0)
@@ -443,13 +443,6 @@ int dlx__copy_retained(struct dlx_publisher *p, const struct dlx_memory *memory,
         r = copy_message(p, dlx__writer_head(&p->core) - n + 1 + i, block);
     (void)dlx__heap_put_anywhere(p->heap, before);
     return r;
-}
-
-void dlx__copy_retained_undo(struct dlx_publisher *p, struct dlx_writer_block *block)
-{
-    for (uint32_t i = 0; i < dlx__writer_block_n_copied(block); i++)
-        dlx__publisher_give_list(p, dlx__writer_block_copied(block, i));
-    dlx__writer_block_forget_copied(block);
 }
 
 /* A block as large as this one, for which the daemon is asked for an arena if need be. */

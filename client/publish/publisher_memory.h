@@ -69,11 +69,9 @@ void dlx__copy_retained_grow(struct dlx_publisher *p);
 /*
  * Copy the messages that are to be carried into `block`. The new daemon knows the publisher by
  * `id`, and has this kind of memory; the heap was set aside. Returns 0; what a call to the daemon
- * returns, DLX_E_NO_MEMORY: then dlx__copy_retained_undo().
+ * returns, DLX_E_NO_MEMORY: then dlx__writer_block_free() gives the copies back.
  */
 int dlx__copy_retained(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
                        struct dlx_writer_block *block);
-/* The block is not used after all: give the copies back. */
-void dlx__copy_retained_undo(struct dlx_publisher *p, struct dlx_writer_block *block);
 
 #endif

@@ -30,33 +30,17 @@ static void carry_counters(const struct dlx_publisher *p, struct dlx_shm_control
 
 /* Everything that can fail, for a publisher that the new daemon does not show yet. `n` messages
  * are taken along. */
-static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint64_t epoch,
-                   uint32_t n, struct dlx_writer_block **ret_block, const void **ret_membership,
-                   int *ret_kept_fd, struct dlx_mapped_source **ret_source)
+static int prepare(struct dlx_publisher *p, const struct dlx_new_publisher *made,
+                   struct dlx_shm_control *control, uint32_t n, struct dlx_writer_block **ret)
 {
-    dlx_cleanup(dlx__closep) int membership_fd = made->membership_fd;
-    dlx_cleanup(dlx__closep) int kept_fd = dlx__publisher_keep_control(&p->args, made->control_fd);
-    struct dlx_writer_block *block = NULL;
-    void *control = NULL;
     bool unanswered = false;
-    uint32_t n_entries = dlx__publisher_n_entries(&p->args);
-    int r = dlx__region_populate(made->memory, made->control_fd, made->control_size, &control);
-    if (r < 0)
-        return r;
-    r = dlx__publisher_note(p, epoch, made, control, ret_source);
-    (void)dlx__heap_note_in(p->heap, *ret_source);
-    if (r == 0 && (made->control_size != dlx_shm_control_size(n_entries) ||
-                   made->membership_line >= made->membership_size / DLX_CACHELINE))
-        r = dlx__fail(DLX_E_PROTOCOL, "control block or membership line out of range");
+    *ret = NULL;
+    /* before a subscription of this process can hear of the new id */
+    int r = p->gpu ? dlx__gpu_publisher()->also(p, made->id) : 0;
     if (r == 0)
-        r = dlx__region_attach(made->memory, dlx__steal_fd(&membership_fd), made->membership_size,
-                               ret_membership);
-    if (r == 0 && p->gpu) /* before a subscription of this process can hear of the new id */
-        r = dlx__gpu_publisher()->also(p, made->id);
+        r = dlx__writer_block_new(&p->core, control, dlx__publisher_n_entries(&p->args), n, ret);
     if (r == 0)
-        r = dlx__writer_block_new(&p->core, control, n_entries, n, &block);
-    if (r == 0)
-        r = dlx__copy_retained(p, made->memory, made->id, block);
+        r = dlx__copy_retained(p, made->memory, made->id, *ret);
     if (r == 0) {
         carry_counters(p, control);
         r = dlx__call_publisher_ready(p->client, made->id, DLX_RECONNECT_PATIENCE_NS, &unanswered);
@@ -68,80 +52,61 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
     /* Without an answer, subscribers may have been told all the same, and left their old links
      * for the new ones. There is no way back: if they were not, the link socket hangs up, or
      * will (tests/model/restart.pml, GIVEUP). */
-    if (r < 0 && !unanswered) {
-        if (block)
-            dlx__copy_retained_undo(p, block);
-        dlx__writer_block_free(block);
-        dlx__mapped_remove_control(p->client->mapped, control);
-        dlx__region_unmap(control, made->control_size);
-        return r;
-    }
-    *ret_block = block;
-    *ret_kept_fd = dlx__steal_fd(&kept_fd);
-    return 0;
+    if (r == 0 || unanswered)
+        return 0;
+    dlx__writer_block_free(&p->core, *ret);
+    return r;
 }
 
 /* From here on nothing can fail. */
-static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made,
-                  struct dlx_writer_block *block, const void *membership, int take_kept_fd,
-                  struct dlx_mapped_source *take_source, struct dlx_heap_aside *aside)
+static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made, uint32_t n,
+                  const struct dlx_publisher_daemon *take_daemon, struct dlx_writer_block *block)
 {
-    dlx__mapped_source_unref(p->daemon.source);
-    p->daemon.source = take_source;
     dlx__publisher_link_set_foreign(p);
     dlx__writer_move(&p->core, block);
-    dlx__writer_set_membership(&p->core, (const struct dlx_shm_membership *)membership +
-                                             made->membership_line);
-    dlx__close(p->daemon.control_fd);
-    p->daemon.control_fd = take_kept_fd;
+    dlx__writer_set_membership(&p->core, take_daemon->membership + made->membership_line);
+    dlx__publisher_daemon_deinit(&p->daemon);
+    p->daemon = *take_daemon;
+    p->daemon.base = dlx__writer_head(&p->core) - n;
+    p->id = made->id;
     if (p->daemon.control_fd >= 0)
         dlx__writer_heed_locks(&p->core);
-    dlx__region_unmap(p->daemon.membership, p->daemon.membership_size);
-    p->daemon.membership = membership;
-    p->daemon.membership_size = made->membership_size;
-    dlx__close(p->daemon.link_sock);
-    p->daemon.link_sock = made->link_sock;
     if (p->joins.state == DLX_PUBLISHER_JOINS_STARVED)
         p->joins.state = DLX_PUBLISHER_JOINS_PICKED_UP;
-    dlx__heap_freeze(p->heap, aside);
+    dlx__heap_freeze(p->heap);
     p->memory.room_size = 0;
-    p->id = made->id;
-    p->daemon.memory = made->memory;
-    p->daemon.base = dlx__writer_block_base(block);
-    p->daemon.has_succeeded = p->retain == 0;
-    if (p->retain > 0 &&
-        dlx__writer_block_n_copied(block) > 0) { /* what the daemon may have kept is not needed */
+    if (p->retain > 0 && n > 0) { /* what the daemon may have kept is not needed */
         dlx__publisher_succeed(p);
-        p->daemon.has_succeeded =
-            p->daemon.has_succeeded && dlx__writer_block_n_copied(block) >= p->retain;
+        p->daemon.has_succeeded = p->daemon.has_succeeded && n >= p->retain;
     }
 }
 
 static int resume_with(struct dlx_publisher *p, uint64_t epoch, uint32_t n)
 {
     struct dlx_new_publisher made;
-    struct dlx_writer_block *block = NULL;
-    struct dlx_heap_aside aside;
-    struct dlx_mapped_source *source = NULL;
-    const void *membership = NULL;
-    int kept_fd = -1;
+    struct dlx_publisher_daemon daemon;
+    struct dlx_shm_control *control;
+    struct dlx_writer_block *block;
     int r = dlx__call_publisher_new(
         p->client, p->topic, &p->args, dlx__publisher_n_entries(&p->args), p->daemon.origin,
         dlx__writer_head(&p->core) - n, DLX_RECONNECT_PATIENCE_NS, &made);
     if (r < 0)
         return r;
-    dlx__heap_set_aside(p->heap, &aside);
-    r = prepare(p, &made, epoch, n, &block, &membership, &kept_fd, &source);
+    r = dlx__publisher_daemon_init(p, epoch, &made, &daemon, &control);
+    if (r == 0) {
+        dlx__heap_set_aside(p->heap, daemon.source);
+        r = prepare(p, &made, control, n, &block);
+        if (r < 0) {
+            dlx__heap_bring_back(p->heap, p->daemon.source);
+            dlx__publisher_unmap_control(p, control);
+        }
+    }
     if (r < 0) {
-        dlx__heap_bring_back(p->heap, &aside);
-        (void)dlx__heap_note_in(p->heap, p->daemon.source);
-        dlx__mapped_source_unref(source);
-        dlx__region_unmap(membership, made.membership_size);
-        dlx__close(made.link_sock);
+        dlx__publisher_daemon_deinit(&daemon);
         (void)dlx__call_publisher_close(p->client, made.id);
         return r;
     }
-    go_on(p, &made, block, membership, kept_fd, source, &aside);
+    go_on(p, &made, n, &daemon, block);
     return 0;
 }
 

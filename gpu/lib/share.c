@@ -242,9 +242,8 @@ static uint64_t heap_bytes(const struct dlx_publisher *p)
 static void reader_died(struct dlx_publisher *p)
 {
     for (struct dlx_gpu_heap *of = p->gpu->heaps; of; of = of->next) {
-        struct dlx_heap_aside aside;
-        dlx__heap_set_aside(of->heap, &aside);
-        dlx__heap_freeze(of->heap, &aside);
+        dlx__heap_set_aside(of->heap, NULL);
+        dlx__heap_freeze(of->heap);
     }
 }
 

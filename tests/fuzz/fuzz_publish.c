@@ -230,7 +230,7 @@ static void move(struct state *s)
     uint32_t n = dlx_fuzz_choose(&s->f, (uint32_t)(w->head + 2 - w->oldest));
     REQUIRE(dlx__writer_block_new(w, control, n_entries, n, &block) == 0);
     if (dlx_fuzz_choose(&s->f, 8) == 7) { /* it could not be announced */
-        dlx__writer_block_free(block);
+        dlx__writer_block_free(w, block);
         dlx_fuzz_unmap(control, dlx_shm_control_size(n_entries));
         return;
     }

@@ -40,6 +40,8 @@ struct dlx_client *dlx_fuzz_client(int take_sock)
 {
     struct dlx_client *c = calloc(1, sizeof *c);
     REQUIRE(c);
+    c->mapped = dlx__mapped_new(dlx_fuzz_generation);
+    REQUIRE(c->mapped);
     atomic_init(&c->refs, 1);
     c->generation = dlx_fuzz_generation;
     c->sock = take_sock;

@@ -353,6 +353,21 @@ TEST_OF(dropping, a_message_may_be_in_many_blocks)
     ck_assert_uint_eq(f.n_freed, 3 * 6 + 50);
 }
 
+/* Half of the copies were made when it failed. */
+TEST_OF(dropping, copies_in_a_block_that_is_not_used_are_freed)
+{
+    struct dlx_writer_block *block;
+    uint64_t words[DLX_SHM_ENTRY_WORDS];
+    publish(3);
+    ck_assert_int_eq(dlx__writer_block_new(&f.w, new_control(), ENTRIES, 2, &block), 0);
+    dlx__writer_copy_retained(block, 2, words, dlx__writer_payload(&f.w, 2, words));
+    dlx__writer_block_free(&f.w, block);
+    ck_assert_uint_eq(f.n_freed, 1);
+    ck_assert_uint_eq(f.w.n_payloads, 3);
+    dlx__writer_block_free(&f.w, NULL);
+    ck_assert(dlx_test_blocks_are_right(&f.w));
+}
+
 /* The block between has nothing of it. */
 TEST_OF(dropping, a_message_is_retired_in_every_block_that_has_it)
 {

@@ -124,27 +124,46 @@ static void settle(const struct dlx_heap_kind *kind)
         tensor->deleter(tensor);
 }
 
-static void leave_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena)
+static unsigned n_arenas_freed;
+
+static void count_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena)
 {
     (void)kind;
     (void)arena;
+    n_arenas_freed++;
+}
+
+#define COUNTED 512 /* bytes of an arena: two blocks */
+
+/* Of a kind whose ends of arenas and waits are counted. */
+static void open_counted(void)
+{
+    uint64_t generation;
+    const struct dlx_heap_kind kind = {.device = {kDLCUDA, 0},
+                                       .align = 256,
+                                       .least = COUNTED,
+                                       .free_arena = count_arena,
+                                       .settle = settle};
+    close_heap();
+    last_arena = 0;
+    ok(dlx__fork_init(&generation));
+    ok(dlx__heap_new_of(&heap, generation, &kind));
+}
+
+static void add_counted(void)
+{
+    static _Alignas(256) uint8_t memory[3][COUNTED];
+    ck_assert_uint_lt(last_arena, DLX_ARRAY_SIZE(memory));
+    ok(dlx__heap_add_of(heap, last_arena + 1, memory[last_arena], COUNTED, NULL));
+    last_arena++;
 }
 
 /* The work that uses a tensor was queued before it was deleted: what is deleted during the wait was
  * not waited for. */
 TEST(a_tensor_that_is_deleted_during_the_wait_for_others_is_waited_for_again)
 {
-    static _Alignas(256) uint8_t memory[512];
-    uint64_t generation;
-    const struct dlx_heap_kind kind = {.device = {kDLCUDA, 0},
-                                       .align = 256,
-                                       .least = sizeof memory,
-                                       .free_arena = leave_arena,
-                                       .settle = settle};
-    close_heap();
-    ok(dlx__fork_init(&generation));
-    ok(dlx__heap_new_of(&heap, generation, &kind));
-    ok(dlx__heap_add_of(heap, 1, memory, sizeof memory, NULL));
+    open_counted();
+    add_counted();
     DLManagedTensorVersioned *tensor = export_block(take(100), 100);
     deleted_meanwhile = export_block(take(100), 100);
     tensor->deleter(tensor);
@@ -152,6 +171,48 @@ TEST(a_tensor_that_is_deleted_during_the_wait_for_others_is_waited_for_again)
     ck_assert_uint_eq(n_settled, 1);
     dlx__heap_collect(heap);
     ck_assert_uint_eq(n_settled, 2);
+}
+
+/* A publisher that cannot go on with the next daemon has what it had before. What it got from that
+ * daemon may still be in use. */
+TEST(arenas_that_were_set_aside_come_back)
+{
+    open_counted();
+    add_counted();
+    struct dlx_block *first = take(100), *second = take(100);
+    dlx__heap_set_aside(heap, NULL);
+    add_counted();
+    struct dlx_block *added = take(100);
+    ck_assert_uint_eq(dlx__block_arena_id(added), 2);
+    give(first);
+    ck_assert(!fits(COUNTED));
+    dlx__heap_bring_back(heap, NULL);
+    ck_assert_uint_eq(n_arenas_freed, 0);
+    ck_assert_uint_eq(dlx__heap_n_arenas(heap), 1);
+    ck_assert_uint_eq(dlx__heap_bytes(heap), COUNTED);
+    give(added);
+    ck_assert_uint_eq(n_arenas_freed, 1);
+    ck_assert(!fits(COUNTED));
+    give(second);
+    ck_assert(fits(COUNTED));
+}
+
+TEST(a_frozen_arena_goes_with_its_last_block)
+{
+    open_counted();
+    add_counted();
+    struct dlx_block *first = take(100), *second = take(100);
+    add_counted(); /* empty: it goes at once */
+    dlx__heap_set_aside(heap, NULL);
+    dlx__heap_freeze(heap);
+    ck_assert_uint_eq(n_arenas_freed, 1);
+    ck_assert(dlx__block_is_frozen(first));
+    give(first);
+    ck_assert_uint_eq(n_arenas_freed, 1);
+    ck_assert(!fits(100));
+    give(second);
+    ck_assert_uint_eq(n_arenas_freed, 2);
+    ck_assert(!fits(100));
 }
 
 static void delete_on(bool other_thread, DLManagedTensorVersioned *tensor)
