@@ -56,7 +56,7 @@ struct dlx_block {
     bool is_protected; /* it cannot be written now */
     bool has_words;    /* it was exported, and its tensor fits into a ring entry: `words` */
     bool is_counted;   /* `message_bytes` is set */
-    bool is_plain;     /* has_words, it is not guarded, and nothing refers to it */
+    bool is_plain;     /* has_words and memory, it is not guarded, and nothing refers to it */
     uint32_t n_refs;   /* blocks that refer to it */
     uint16_t dims_room; /* dimensions that `dims` has room for */
     bool is_gpu;        /* it has no memory, and stands for tensors on GPUs: `guest` */

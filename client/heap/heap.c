@@ -597,7 +597,7 @@ void dlx__block_restore(struct dlx_block *block)
                                                .manager_ctx = block,
                                                .deleter = dlx__block_delete,
                                                .dl_tensor = block->made};
-    block->is_plain = block->has_words && !block->is_guarded;
+    block->is_plain = block->has_words && block->arena && !block->is_guarded;
     block->is_counted = false;
     block->is_dirty = false;
 }

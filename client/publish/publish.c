@@ -252,7 +252,7 @@ static inline bool is_in_own_block(const DLManagedTensorVersioned *tensor,
                                    const struct dlx_block *own)
 {
     return own && atomic_load_explicit(&own->at_caller, memory_order_relaxed) && own->is_plain &&
-           !dlx__block_is_frozen(own) && tensor->version.major == DLPACK_MAJOR_VERSION &&
+           own->arena->state != DLX_ARENA_FROZEN && tensor->version.major == DLPACK_MAJOR_VERSION &&
            dlx__block_is_unchanged(own);
 }
 
