@@ -73,6 +73,16 @@ struct dlx_subscriber_link *dlx__subscription_successor(const struct dlx_subscri
     return NULL;
 }
 
+/* A link ends before its turn. The one before it goes on for both: what only this one would have
+ * brought is lost when that one ends, or when another link goes on after it. */
+static void leave_to_before(struct dlx_subscriber_link *link)
+{
+    struct dlx_subscriber_link *before = link->after;
+    uint64_t newest = dlx__reader_cursor(&link->core) + dlx__reader_n_left(&link->core);
+    before->ended_at = DLX_MAX(before->ended_at, DLX_MAX(newest, link->ended_at));
+    dlx__reader_move_counters(&before->core, &link->core);
+}
+
 /* `cut`: why the link is cut; NULL: it is not. */
 static void leave_link(struct dlx_subscription *s, struct dlx_subscriber_link *link,
                        const char *cut)
@@ -89,7 +99,10 @@ static void leave_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
     s->next = 0;
     if (link->bell >= 0)
         (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, link->bell, NULL);
-    if (dlx__subscriber_link_is_open(link)) {
+    s->n_open -= dlx__subscriber_link_is_open(link);
+    if (link->after)
+        leave_to_before(link);
+    if (dlx__subscriber_link_is_open(link) && !link->after) {
         dlx__subscriber_link_lose_pending(link);
         /* Where there is another link after all, that one counts what was before it. */
         struct dlx_subscriber_link *next = dlx__subscription_successor(s, link);
@@ -100,7 +113,6 @@ static void leave_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
         if (cut)
             n_missed = DLX_MAX(n_missed, dlx__reader_n_left(&link->core));
         dlx__reader_miss(&link->core, n_missed);
-        s->n_open--;
         if (next)
             dlx__reader_move_counters(&next->core, &link->core);
         dlx__subscription_count(&s->stats, link);
@@ -119,7 +131,9 @@ static void leave_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
     dlx__subscriber_link_close(link);
     for (uint32_t k = 0; k < s->n_links; k++)
         if (s->links[k]->after == link) {
-            s->links[k]->after = NULL; /* its turn */
+            s->links[k]->after = link->after;
+            if (link->after) /* not its turn yet */
+                continue;
             dlx__reader_follow(&s->links[k]->core, dlx__reader_cursor(&link->core),
                                dlx__reader_untold(&link->core));
             dlx__subscription_activate(s, s->links[k]);

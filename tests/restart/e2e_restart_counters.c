@@ -177,6 +177,64 @@ LOOP_TEST(a_slow_subscription_goes_on_through_the_links_of_several_daemons, 0, 2
     expect(pair.s, (uint64_t)n, 0);
 }
 
+/* As if the memory of one that waits for its turn could not be read. */
+static void reject_waiting(struct dlx_subscription *s)
+{
+    for (uint32_t i = 0; i < s->n_links; i++)
+        if (s->links[i]->after && s->links[i]->after->after == NULL) {
+            dlx__fail(DLX_E_BAD_PEER, "rejected by a test");
+            dlx__subscription_reject(s, s->links[i]);
+            return;
+        }
+    ck_abort_msg("no link waits");
+}
+
+/* What the link would have brought is lost, and counted once: when the next link goes on after the
+ * one before, or when the publisher has left. */
+LOOP_TEST(a_link_that_fails_before_its_turn_loses_its_messages_once, 0, 2)
+{
+    auto_pair pair = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m;
+    dlx_test_stream_publish_all(pair.p, 10, 1, 4);
+    dlx_test_stream_take_all(pair.s, 1, 4);
+    dlx_test_stream_publish_all(pair.p, 10, 5, 6);
+    move_without_take(&pair, 2);
+    dlx_test_stream_publish_all(pair.p, 10, 7, 8);
+    reject_waiting(pair.s);
+    ck_assert_uint_eq(pair.s->n_open, 1);
+    if (_i == 0) {
+        move_without_take(&pair, 2);
+        dlx_test_stream_take_all(pair.s, 5, 6);
+        ck_assert_uint_eq(take_all(pair.s), 0);
+        expect(pair.s, 6, 2);
+    } else {
+        pair.p = dlx_publisher_unref(pair.p);
+        dlx_test_stream_take_all(pair.s, 5, 6);
+        ck_assert_int_eq(dlx_take(pair.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
+        ck_assert_uint_eq(dlx_test_stream_subscription_stats(pair.s).taken, 6);
+        ck_assert_uint_eq(dlx_test_stream_subscription_stats(pair.s).lost, 2);
+    }
+}
+
+/* The link after it waits for the one before it, and tells the gap. */
+TEST(a_link_that_fails_between_two_others_leaves_their_order)
+{
+    auto_pair pair = dlx_test_pair_make(NULL, NULL);
+    dlx_test_stream_publish_all(pair.p, 10, 1, 4);
+    for (uint32_t i = 2; i <= 3; i++) {
+        move_without_take(&pair, i);
+        dlx_test_stream_publish_all(pair.p, 10, 2 * i + 1, 2 * i + 2);
+    }
+    reject_waiting(pair.s);
+    dlx_test_stream_take_all(pair.s, 1, 4);
+    auto_message *m = dlx_test_stream_next(pair.s);
+    dlx_test_stream_check(m, 10, 7);
+    ck_assert_uint_eq(dlx_message_gap(m), 2);
+    ck_assert_uint_eq(take_all(pair.s), 1);
+    ck_assert(has_moved(pair.s));
+    expect(pair.s, 6, 2);
+}
+
 /* Publishes, so that the publisher looks who is there. Returns how many were taken. */
 static uint64_t publish_and_take(const struct dlx_test_pair *pair, uint64_t n)
 {
