@@ -85,7 +85,7 @@ uint64_t dlx__origin_gone_before(struct dlx_subscription *s,
     uint64_t origin = notification->resumes, last_seq = notification->base;
     for (uint32_t i = 0; i < s->n_links; i++) {
         struct dlx_subscriber_link *link = s->links[i];
-        if (dlx__origin_may_resume(link, origin)) {
+        if (dlx__origin_may_resume(link, origin) && !dlx__subscription_successor(s, link)) {
             link->ended_at = DLX_MAX(link->ended_at, last_seq); /* the rest of it is taken first */
             return 0;
         }

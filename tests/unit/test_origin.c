@@ -63,6 +63,24 @@ TEST(counters_go_to_the_next_link_and_the_total_stays)
     free(page);
 }
 
+/* Two links that may go on: the end is that of the stream, so the last one counts it. */
+LOOP_TEST(the_last_link_in_order_counts_what_came_by_none, 0, 2)
+{
+    struct dlx_subscriber_link first = {
+        .state = DLX_LINK_LIVE, .daemon = DLX_LINK_LOST, .origin = ORIGIN};
+    struct dlx_subscriber_link last = first, *links[] = {&first, &last};
+    last.after = &first;
+    if (_i == 1) {
+        links[0] = &last;
+        links[1] = &first;
+    }
+    struct dlx_subscription s = {.links = links, .n_links = 2};
+    leave(&s, 30, 0);
+    ck_assert_uint_eq(last.ended_at, 30);
+    ck_assert_uint_eq(first.ended_at, 0);
+    ck_assert_uint_eq(s.stats.lost, 0); /* until that link ends */
+}
+
 /* As many publishers are remembered as fit, the newest ones, each once. */
 TEST(the_newest_publishers_are_remembered_each_once)
 {
