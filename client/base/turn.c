@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/base/turn.h"
+#include "client/base/fork.h"
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 
@@ -51,4 +52,17 @@ bool dlx__turn_begin_slowly(struct dlx_turn *turn)
             turn->n_lost = LOST_MAX;
     }
     return true;
+}
+
+int dlx__turn_refuse(const char *what, const char *kind, const uint64_t *generation,
+                     const char *topic)
+{
+    if (!generation)
+        return dlx__fail(DLX_E_INVALID, "%s: %s is NULL", what, kind);
+    if (dlx__forked(*generation))
+        return dlx__fail_forked(*generation);
+    return dlx__fail(DLX_E_IN_USE,
+                     "%s: the %s of topic %s is in use by another thread: make one for each "
+                     "thread, or use a lock",
+                     what, kind, topic);
 }

@@ -48,6 +48,11 @@ static inline bool dlx__turn_begin(struct dlx_turn *turn)
     return dlx__turn_begin_slowly(turn);
 }
 
+/* Why a call (`what`) on an object of this kind is refused: DLX_E_INVALID (there is none:
+ * `generation` is NULL), DLX_E_FORKED, DLX_E_IN_USE. */
+int dlx__turn_refuse(const char *what, const char *kind, const uint64_t *generation,
+                     const char *topic);
+
 /* The thread in a call gives up owning the turn: until the call ends, its further calls are refused
  * as those of other threads are. */
 static inline void dlx__turn_disown(struct dlx_turn *turn)

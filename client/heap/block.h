@@ -52,7 +52,7 @@ struct dlx_block {
     atomic_bool at_caller;
     bool is_dirty;     /* `tensor`, or the shape that it points to, may not be as it was exported */
     bool is_local;     /* while there are references: the caller has its tensor */
-    bool is_guarded;   /* its heap is in the debug mode: client/heap/debug.h */
+    bool is_guarded;   /* its heap is in the debug mode: client/heap/heap.h */
     bool is_protected; /* it cannot be written now */
     bool has_words;    /* it was exported, and its tensor fits into a ring entry: `words` */
     bool is_counted;   /* `message_bytes` is set */

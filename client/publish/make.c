@@ -6,7 +6,6 @@
 #include "client/base/device.h"
 #include "client/base/nametable.h"
 #include "client/gpu/gpu.h"
-#include "client/heap/debug.h"
 #include "client/message/message.h"
 #include "client/message/subscriber_link.h"
 #include "client/publish/publisher_link.h"

@@ -6,6 +6,7 @@
  * for sets. */
 
 #include "client/publish/publisher_memory.h"
+#include "client/publish/publisher_move.h"
 #include "client/publish/publisher_wait.h"
 #include "ring/manifest.h"
 

@@ -15,15 +15,15 @@
 
 #include "client/base/clock.h"
 #include "client/base/event.h"
+#include "client/base/mapped.h"
 #include "client/base/turn.h"
 #include "client/control/client.h"
 #include "client/control/notification.h"
 #include "client/heap/heap.h"
 #include "common/error.h"
+#include "common/memory.h"
 #include "ring/writer.h"
 #include <stdatomic.h>
-
-struct dlx_memory;
 
 struct dlx_publisher_memory {
     /* The block that the next dlx_alloc() takes, and its payload: for prefetching only, may be
@@ -139,31 +139,18 @@ static inline void dlx__publisher_detour(struct dlx_publisher *p, enum dlx_detou
     p->detours = on ? p->detours | detour : p->detours & ~(uint32_t)detour;
 }
 
-struct dlx_new_publisher; /* client/control/call.h */
-/*
- * Map what a daemon has made for the publisher, and note it for this epoch of the client. Takes the
- * descriptors of `made`. dlx__publisher_daemon_deinit() is for `ret`, also on failure, and
- * dlx__publisher_unmap_control() for the control block. Returns 0; DLX_E_PROTOCOL, DLX_E_NO_MEMORY,
- * DLX_E_SYSTEM.
- */
-int dlx__publisher_daemon_init(const struct dlx_publisher *p, uint64_t epoch,
-                               const struct dlx_new_publisher *made,
-                               struct dlx_publisher_daemon *ret,
-                               struct dlx_shm_control **ret_control);
-void dlx__publisher_daemon_deinit(struct dlx_publisher_daemon *daemon);
-void dlx__publisher_unmap_control(const struct dlx_publisher *p, struct dlx_shm_control *control);
-
-/* Fail as a daemon refused the publisher: DLX_E_ACCESS, with the daemon's words. */
-int dlx__publisher_fail_refused(const struct dlx_publisher *p);
-
-/* Why dlx__publisher_begin() refuses. */
-int dlx__publisher_refuse(const struct dlx_publisher *p, const char *what);
-
 /* Entries of its control block. */
-uint32_t dlx__publisher_n_entries(const struct dlx_publisher_args *args);
+static inline uint32_t dlx__publisher_n_entries(const struct dlx_publisher_args *args)
+{
+    return dlx_shm_n_entries(DLX_MAX(args->depth, args->history));
+}
 
-/* The publisher has as many messages as it retains: those that predecessors left may go. */
-void dlx__publisher_succeed(struct dlx_publisher *p);
+static inline void dlx__publisher_unmap_control(const struct dlx_publisher *p,
+                                                struct dlx_shm_control *control)
+{
+    dlx__mapped_remove_control(p->client->mapped, control);
+    dlx__region_unmap(control, dlx_shm_control_size(dlx__publisher_n_entries(&p->args)));
+}
 
 /* A call on the publisher begins. Returns 0, then dlx__publisher_leave() ends it; DLX_E_INVALID
  * (p is NULL), DLX_E_FORKED, DLX_E_IN_USE (another thread is in a call). `what` is the name of
@@ -173,7 +160,7 @@ static inline int dlx__publisher_begin(struct dlx_publisher *p, const char *what
     dlx__error_clear();
     if (dlx_likely(p && !dlx__forked(p->generation) && dlx__turn_begin(&p->turn)))
         return 0;
-    return dlx__publisher_refuse(p, what);
+    return dlx__turn_refuse(what, "publisher", p ? &p->generation : NULL, p ? p->topic : NULL);
 }
 
 static inline void dlx__publisher_leave(struct dlx_publisher *p)

@@ -3,9 +3,9 @@
 /* The calls on a publisher that publish nothing and do not wait for subscribers: its beginning, its
  * end, its counters and its events. */
 
+#include "client/base/misuse.h"
 #include "client/control/call.h"
 #include "client/gpu/gpu.h"
-#include "client/heap/debug.h"
 #include "client/publish/publisher_link.h"
 #include "client/publish/publisher_memory.h"
 #include "client/publish/publisher_move.h"

@@ -3,7 +3,6 @@
 #include "client/base/device.h"
 #include "client/control/call.h"
 #include "client/gpu/gpu.h"
-#include "client/heap/debug.h"
 #include "client/publish/publisher_link.h"
 #include "common/amount.h"
 #include "common/memory.h"

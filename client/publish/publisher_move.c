@@ -1,12 +1,75 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/publish/publisher_move.h"
-#include "client/control/call.h"
-#include "client/control/connection.h"
 #include "client/gpu/gpu.h"
 #include "client/publish/publisher_link.h"
 #include "client/publish/publisher_memory.h"
-#include "common/memory.h"
+#include <fcntl.h>
 #include <stdio.h>
+
+/* ---- what a daemon made --------------------------------------------------------------------- */
+
+static int note(const struct dlx_publisher *p, uint64_t epoch, const struct dlx_new_publisher *made,
+                const void *control, struct dlx_mapped_source **ret)
+{
+    struct dlx_mapped_region *region;
+    int r = dlx__mapped_source_new(ret, p->client->mapped, epoch, made->id, p->topic, true);
+    if (r == 0)
+        r = dlx__mapped_add(*ret, 0, control, made->control_size, &region);
+    return r;
+}
+
+int dlx__publisher_daemon_init(const struct dlx_publisher *p, uint64_t epoch,
+                               const struct dlx_new_publisher *made,
+                               struct dlx_publisher_daemon *ret,
+                               struct dlx_shm_control **ret_control)
+{
+    dlx_cleanup(dlx__closep) int control_fd = made->control_fd;
+    dlx_cleanup(dlx__closep) int membership_fd = made->membership_fd;
+    void *control = NULL;
+    const void *membership = NULL;
+    *ret = (struct dlx_publisher_daemon){
+        .memory = made->memory,
+        .link_sock = made->link_sock,
+        /* a daemon keeps what is retained beyond its own end */
+        .control_fd = p->retain > 0 ? fcntl(control_fd, F_DUPFD_CLOEXEC, 0) : -1,
+        .membership_size = made->membership_size,
+        .origin = p->daemon.origin ? p->daemon.origin : made->id,
+        .has_succeeded = p->retain == 0,
+    };
+    if (made->control_size != dlx_shm_control_size(dlx__publisher_n_entries(&p->args)) ||
+        made->membership_line >= made->membership_size / DLX_CACHELINE)
+        return dlx__fail(DLX_E_PROTOCOL, "control block or membership line out of range");
+    int r = dlx__region_populate(made->memory, dlx__steal_fd(&control_fd), made->control_size,
+                                 &control);
+    if (r < 0)
+        return r;
+    r = note(p, epoch, made, control, &ret->source);
+    if (r == 0)
+        r = dlx__region_attach(made->memory, dlx__steal_fd(&membership_fd), made->membership_size,
+                               &membership);
+    ret->membership = membership;
+    *ret_control = control;
+    if (r < 0)
+        dlx__publisher_unmap_control(p, control);
+    return r;
+}
+
+void dlx__publisher_daemon_deinit(struct dlx_publisher_daemon *daemon)
+{
+    dlx__mapped_source_unref(daemon->source);
+    dlx__region_unmap(daemon->membership, daemon->membership_size);
+    dlx__close(daemon->link_sock);
+    dlx__close(daemon->control_fd);
+}
+
+void dlx__publisher_succeed(struct dlx_publisher *p)
+{
+    int r = dlx__call_publisher_retains(p->client, p->id);
+    /* A daemon that is gone has nothing of predecessors. */
+    p->daemon.has_succeeded = r != DLX_E_FULL;
+}
+
+/* ---- another daemon ------------------------------------------------------------------------ */
 
 /* Read the old daemon's last packets: links that must be waited for. The daemon may have ended
  * before it sent some. Their subscribers hold only memory that the publisher leaves and never

@@ -2,11 +2,28 @@
 #ifndef DLX_CLIENT_PUBLISHER_MOVE_H
 #define DLX_CLIENT_PUBLISHER_MOVE_H
 
-/* How a publisher goes on with another daemon: it moves into a control block and arenas that
- * this daemon made. client/control/connection.h has the model. */
+/* What a daemon makes for a publisher, and how the publisher goes on with another daemon: it moves
+ * into a control block and arenas that this daemon made. client/control/connection.h has the
+ * model. */
 
+#include "client/control/call.h"
 #include "client/control/connection.h"
 #include "client/publish/publisher.h"
+
+/*
+ * Map what a daemon has made for the publisher, and note it for this epoch of the client. Takes the
+ * descriptors of `made`. dlx__publisher_daemon_deinit() is for `ret`, also on failure, and
+ * dlx__publisher_unmap_control() for the control block. Returns 0; DLX_E_PROTOCOL, DLX_E_NO_MEMORY,
+ * DLX_E_SYSTEM.
+ */
+int dlx__publisher_daemon_init(const struct dlx_publisher *p, uint64_t epoch,
+                               const struct dlx_new_publisher *made,
+                               struct dlx_publisher_daemon *ret,
+                               struct dlx_shm_control **ret_control);
+void dlx__publisher_daemon_deinit(struct dlx_publisher_daemon *daemon);
+
+/* The publisher has as many messages as it retains: those that predecessors left may go. */
+void dlx__publisher_succeed(struct dlx_publisher *p);
 
 /* Is the daemon there that the publisher is announced to? */
 bool dlx__publisher_has_daemon(const struct dlx_publisher *p);

@@ -408,12 +408,18 @@ static int fail_for_subscribers(struct dlx_publisher *p, uint32_t n_wanted,
                      n_wanted, seen.attached.n > 0 ? ": " : "", seen.attached.text, rest);
 }
 
+/* As a daemon refused the publisher, with the daemon's words. */
+static int fail_refused(const struct dlx_publisher *p)
+{
+    return dlx__fail(DLX_E_ACCESS, "topic %s: %s", p->topic, p->watch.refusal);
+}
+
 /* ---- subscribers -------------------------------------------------------------------------- */
 
 static int look_for_subscribers(struct dlx_publisher *p, struct goal *goal)
 {
     if (p->detours & DLX_DETOUR_REFUSED)
-        return dlx__publisher_fail_refused(p);
+        return fail_refused(p);
     /* Links that the daemon has ended are over. */
     dlx__publisher_link_find_ends(p);
     goal->lacks_subscribers = dlx__publisher_link_n_receiving(p) < goal->n_subscribers;
@@ -508,7 +514,7 @@ static int look_for_room(struct dlx_publisher *p, struct goal *goal)
 {
     int r = 0;
     if (p->detours & DLX_DETOUR_REFUSED)
-        return dlx__publisher_fail_refused(p);
+        return fail_refused(p);
     if (p->detours & DLX_DETOUR_REJOIN) {
         bool rejoined = dlx__publisher_link_have_rejoined(p, false);
         dlx__publisher_detour(p, DLX_DETOUR_REJOIN, !rejoined);
@@ -571,7 +577,7 @@ static int look_for_change(struct dlx_publisher *p, struct goal *goal)
 {
     if (p->epoch != goal->epoch || (goal->was_shown && !is_shown(p)))
         return 0;
-    return p->detours & DLX_DETOUR_REFUSED ? dlx__publisher_fail_refused(p) : DLX_E_FULL;
+    return p->detours & DLX_DETOUR_REFUSED ? fail_refused(p) : DLX_E_FULL;
 }
 
 int dlx__publisher_go_on(struct dlx_publisher *p, int r, struct dlx_wait *wait)

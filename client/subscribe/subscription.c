@@ -850,18 +850,6 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
     return 0;
 }
 
-int dlx__subscription_refuse(const struct dlx_subscription *s, const char *what)
-{
-    if (!s)
-        return dlx__fail(DLX_E_INVALID, "%s: subscription is NULL", what);
-    if (dlx__forked(s->generation))
-        return dlx__fail_forked(s->generation);
-    return dlx__fail(
-        DLX_E_IN_USE,
-        "%s: the subscription to %s is in use by another thread: use one for each thread", what,
-        s->topic);
-}
-
 struct dlx_subscription *dlx_subscription_unref(struct dlx_subscription *s)
 {
     if (s && dlx__forked(s->generation))

@@ -96,9 +96,6 @@ struct dlx_subscription {
     struct dlx_subscription_stats stats;
 };
 
-/* Why dlx__subscription_begin() refuses. */
-int dlx__subscription_refuse(const struct dlx_subscription *s, const char *what);
-
 /* A call on the subscription begins. Returns 0, then dlx__subscription_leave() ends it;
  * DLX_E_INVALID (s is NULL), DLX_E_FORKED, DLX_E_IN_USE (another thread is in a call). `what` is
  * the name of the call. */
@@ -107,7 +104,7 @@ static inline int dlx__subscription_begin(struct dlx_subscription *s, const char
     dlx__error_clear();
     if (dlx_likely(s && !dlx__forked(s->generation) && dlx__turn_begin(&s->turn)))
         return 0;
-    return dlx__subscription_refuse(s, what);
+    return dlx__turn_refuse(what, "subscription", s ? &s->generation : NULL, s ? s->topic : NULL);
 }
 
 static inline void dlx__subscription_leave(struct dlx_subscription *s)

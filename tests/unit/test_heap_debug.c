@@ -3,7 +3,7 @@
 /* The debug mode of a publisher's memory: whole pages, of which the last bytes are no tensor's;
  * protected while in use, writable again before reuse. */
 
-#include "client/heap/debug.h"
+#include "client/heap/heap.h"
 #include "tests/harness/maps.h"
 #include "tests/unit/harness_heap.h"
 
