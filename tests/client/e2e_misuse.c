@@ -119,7 +119,7 @@ TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
     pthread_t thread = dlx_test_stream_thread(publish_and_wait, &w);
     eventually(is_blocked(x.p));
     fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_IN_USE,
-          "another thread: use one for each thread, or a lock");
+          "another thread: make one for each thread, or use a lock");
     fails(dlx_publish_n(x.p, &t, 1, NULL, NULL, &published), DLX_E_IN_USE, "dlx_publish_n");
     ck_assert_uint_eq(published, 0);
     fails(dlx_publish_set(x.p, &item, 1, NULL, NULL, NULL), DLX_E_IN_USE, "another thread");
@@ -187,7 +187,8 @@ LOOP_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_subscription, 0, 2)
     pthread_t thread = dlx_test_stream_thread(take_messages, &taker);
     eventually(atomic_load(&n_taken) >= (uint64_t)n_before &&
                dlx_subscription_get_stats(x.s, &stats) == DLX_E_IN_USE);
-    fails(dlx_take(x.s, 0, &m), DLX_E_IN_USE, "dlx_take: the subscription to test/a is in use");
+    fails(dlx_take(x.s, 0, &m), DLX_E_IN_USE,
+          "dlx_take: the subscription of topic test/a is in use");
     fails(dlx_take(x.s, PATIENCE, &m), DLX_E_IN_USE, "another thread"); /* at once */
     fails(dlx_take_n(x.s, 1, 0, &m, &n), DLX_E_IN_USE, "dlx_take_n");
     fails(dlx_subscription_fd(x.s), DLX_E_IN_USE, "dlx_subscription_fd");
