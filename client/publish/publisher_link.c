@@ -25,6 +25,7 @@ static void publisher_link_free(struct dlx_publisher *p, struct dlx_publisher_li
         shutdown(link->bell, SHUT_RDWR); /* a forked child may have inherited it */
     dlx__close(link->bell);
     dlx__region_unmap(link->page, link->page_size);
+    dlx__mapped_remove(link->mapped);
     dlx__peers_put(&p->client->peers, link->peer);
     free(link);
 }
@@ -418,8 +419,13 @@ bool dlx__publisher_link_have_rejoined(const struct dlx_publisher *p, bool all)
 
 void dlx__publisher_link_set_foreign(struct dlx_publisher *p)
 {
-    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++)
-        dlx__publisher_link_of(dlx__writer_link_at(&p->core, i))->foreign = true;
+    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
+        struct dlx_publisher_link *link = dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
+        if (!link->foreign) /* without memory for the note, the next daemon counts less */
+            (void)dlx__mapped_add(p->daemon.source, DLX_SHM_FORMER_LINK + link->id, link->page,
+                                  link->page_size, &link->mapped);
+        link->foreign = true;
+    }
     p->joins.n_ended = 0; /* as far as the new daemon knows */
     dlx__publisher_detour(p, DLX_DETOUR_REJOIN, !dlx__publisher_link_have_rejoined(p, false));
 }

@@ -36,6 +36,7 @@ struct dlx_publisher_link {
     uint64_t reader;  /* the same for all links of a subscription */
     const void *page; /* the link page, which `core` reads */
     uint64_t page_size;
+    struct dlx_mapped_region *mapped; /* the page, if `foreign`; NULL: not noted */
     int bell;
     bool hung_up; /* the other end of the bell is closed: nothing is read from it any more */
     bool foreign; /* made by a daemon that has ended */

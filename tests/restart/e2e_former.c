@@ -2,6 +2,7 @@
 /* Memory that programs keep of a daemon that has ended is in the books of the next one: each byte
  * once, with the processes that keep it, until they let go of it. */
 
+#include "client/publish/publisher_memory.h"
 #include "tests/daemon/harness_config.h"
 #include "tests/harness/cli.h"
 #include "tests/harness/fork.h"
@@ -133,6 +134,32 @@ TEST(every_byte_counts_once_before_and_after_restarts)
     }
     eventually(info().former_bytes == 0);
     ck_assert_uint_eq(show(NULL).bytes, 0);
+    expect_counted();
+}
+
+static bool has_link(const struct dlx_subscription *s, uint64_t id)
+{
+    for (uint32_t i = 0; i < s->n_links; i++)
+        if (s->links[i]->id == id)
+            return true;
+    return false;
+}
+
+/* The subscription has left its link with the first daemon. The publisher maps the page of the link
+ * until it looks for links that are over. */
+TEST(page_of_former_link_counts_while_its_publisher_maps_it)
+{
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *none = NULL;
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_message_unref(dlx_test_stream_next(x.s));
+    uint64_t first = x.s->links[0]->id;
+    dlx_restart_with(x.p);
+    for (uint64_t until = dlx__deadline(PATIENCE); has_link(x.s, first); dlx_test_before(until))
+        ck_assert_int_lt(dlx_take(x.s, SECOND / 100, &none), 0);
+    ck_assert_uint_eq(dlx__writer_n_links(&x.p->core), 1);
+    expect_counted();
+    dlx__publisher_look_ahead(x.p);
     expect_counted();
 }
 
