@@ -287,7 +287,7 @@ static inline uint64_t dlx_shm_misses_counted(const struct dlx_shm_misses *m)
 
 /* ---- former page --------------------------------------------------------------------------- */
 
-/* One region that the client maps, and that was made for it on an earlier connection. */
+/* A region that the client maps, and that was made for it on an earlier connection. */
 struct dlx_shm_former_region {
     /* A number that names the region among those of its publisher: 0, the control block; the number
      * of an arena; the id of a link, of its page, plus LINK; or, of what did not fit, the client's

@@ -100,7 +100,7 @@ static inline void dlx__reader_set_bounded(struct dlx_reader *r)
 /* Stores the first cursor. The reader gets up to `history` messages that are already there. From
  * now on the publisher waits for this reader if it is reliable. */
 void dlx__reader_start(struct dlx_reader *r, uint64_t history);
-/* This `history` is all messages since `base`. */
+/* The `history` that means all messages since `base`. */
 #define DLX_READER_ALL UINT64_MAX
 
 /*

@@ -366,8 +366,8 @@ int dlx__writer_block_new(struct dlx_writer *w, struct dlx_shm_control *control,
  * block. */
 void dlx__writer_copy_retained(struct dlx_writer_block *block, uint64_t n, const uint64_t *words,
                                void *payload);
-/* It is not used after all: frees the payloads that were added. The caller keeps the control block.
- * Accepts NULL. */
+/* Ends a block that is not used: frees the payloads that were added. The caller keeps the control
+ * block. Accepts NULL. */
 void dlx__writer_block_free(struct dlx_writer *w, struct dlx_writer_block *block);
 /* The last message before this control block. */
 static inline uint64_t dlx__writer_block_base(const struct dlx_writer_block *block)

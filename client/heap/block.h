@@ -106,7 +106,7 @@ static inline uint64_t dlx__block_message_bytes(const struct dlx_block *block)
     return block->is_counted ? block->message_bytes : block->payload_size;
 }
 
-/* It is the first block of a message that has other bytes than its own tensor. */
+/* The first block of a message says that the message has other bytes than this tensor. */
 static inline void dlx__block_count_message(struct dlx_block *block, uint64_t bytes)
 {
     block->message_bytes = bytes;

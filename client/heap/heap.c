@@ -118,7 +118,7 @@ static inline bool cache_first(struct payload_cache *cache, uint64_t size,
     return slot->first && slot->size == size && slot->first->arena == arena;
 }
 
-/* One of this size; NULL: there is none. */
+/* A block of this size; NULL: there is none. */
 static inline struct dlx_block *cache_take(struct payload_cache *cache, uint64_t size,
                                            struct dlx_cache_slot **ret_slot)
 {
@@ -541,7 +541,7 @@ static struct dlx_block *give_struct(struct dlx_heap *heap, struct dlx_block *bl
     return of && --of->n_refs == 0 && !of->is_local ? of : NULL;
 }
 
-/* One that has no memory of its own, or is protected, or whose arena is of no use now. */
+/* A block that has no memory of its own, or is protected, or whose arena is of no use now. */
 static void __attribute__((noinline)) give_slowly(struct dlx_heap *heap, struct dlx_block *block)
 {
     while (block && !block->arena)

@@ -21,7 +21,7 @@
 #include "client/base/fork.h"
 #include "client/heap/block.h"
 
-/* What its arenas are. */
+/* The kind of arenas that a heap has. */
 struct dlx_heap_kind {
     DLDevice device; /* of tensors in it */
     uint64_t align;  /* of blocks, and of their sizes */
@@ -121,7 +121,7 @@ static inline int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, u
  * arenas. Returns how many bytes there are beyond what is in use and, unless `all`, some slack.
  */
 dlx_for_gpu uint64_t dlx__heap_trim(struct dlx_heap *heap, bool all);
-/* That number alone. */
+/* The number that dlx__heap_trim() returns. */
 uint64_t dlx__heap_excess(const struct dlx_heap *heap, bool all);
 /* The id of an empty arena, not the only one, where there are `excess` bytes too many: one of at
  * most so many bytes, or else the smallest. 0: there is none. */
@@ -153,7 +153,7 @@ dlx_for_gpu void dlx__heap_set_aside(struct dlx_heap *heap,
                                      struct dlx_mapped_source *borrow_source);
 /* As it was: what was added since is frozen instead. */
 void dlx__heap_bring_back(struct dlx_heap *heap, struct dlx_mapped_source *borrow_source);
-/* They are of no use any more: each goes with its last block. */
+/* The arenas that were set aside are of no use any more: each goes with its last block. */
 dlx_for_gpu void dlx__heap_freeze(struct dlx_heap *heap);
 dlx_for_gpu uint64_t dlx__heap_bytes(const struct dlx_heap *heap);
 /* Does the address lie in one of its arenas? */

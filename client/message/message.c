@@ -419,7 +419,7 @@ struct dlx_message *dlx_message_ref(struct dlx_message *m)
     return m;
 }
 
-/* Nobody refers to it any more: from here on it may be taken anew by another thread. */
+/* The last reference is gone: from here on another thread may use the struct again. */
 static void __attribute__((noinline)) let_go_slowly(struct dlx_message *m)
 {
     struct dlx_subscriber_link *link = m->link;
@@ -443,7 +443,7 @@ static void __attribute__((noinline)) let_go_slowly(struct dlx_message *m)
 
 static inline void unref(struct dlx_message *m)
 {
-    /* Who sees 1 is alone: nobody else can add a reference. */
+    /* A thread that sees 1 is alone: no other can add a reference. */
     if ((atomic_load_explicit(&m->refs, memory_order_acquire) & ~FIRST_USED) != 1 &&
         (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) & ~FIRST_USED) != 1)
         return;
@@ -477,7 +477,7 @@ void dlx__message_abandon(struct dlx_export *e)
         unref(m);
         return;
     }
-    /* One of the message's own stays used: the message is about to end, or has other tensors
+    /* A tensor of the message's own stays used: the message is about to end, or has other tensors
      * out. */
     bool own = e == &m->first ||
                (m->table && e >= m->table->exports && e < m->table->exports + m->n_tensors);

@@ -358,7 +358,7 @@ void *dlx__subscriber_link_view(struct dlx_subscriber_link *link, const void *da
             spare = arena->spare;
     }
     pthread_mutex_unlock(&link->arenas_lock);
-    /* It stays: the caller holds a message in it. */
+    /* The arena stays: the caller holds a message in it. */
     return spare ? dlx__region_view(spare, offset, size) : NULL;
 }
 

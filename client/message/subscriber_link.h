@@ -212,7 +212,7 @@ struct dlx_subscriber_link *dlx__subscriber_link_leave(struct dlx_subscriber_lin
 /* The same for one of which nothing is counted. */
 struct dlx_subscriber_link *dlx__subscriber_link_unref(struct dlx_subscriber_link *link);
 
-/* Nobody refers to it any more. */
+/* The last reference to the link is gone. */
 void dlx__subscriber_link_free(struct dlx_subscriber_link *link);
 
 /* Of a bounded link: so many bytes were let go, after their hold word was cleared. Any thread. */

@@ -157,7 +157,7 @@ static void fail_with(struct dlx_subscription *s, int code, const char *text)
     (void)snprintf(s->untold.failure_text, sizeof s->untold.failure_text, "%s", text);
 }
 
-/* It is why there is no publisher, if this was the last one. */
+/* The reason that there is no publisher, if this was the last one. */
 static void note_cut(struct dlx_subscription *s, const struct dlx_subscriber_link *link,
                      const char *why)
 {

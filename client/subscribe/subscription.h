@@ -13,7 +13,7 @@
 /* Longest busy wait unless the caller chose one. */
 #define DLX_SPIN_DEFAULT_NS UINT64_C(20000)
 
-/* What its socket brought. */
+/* What the socket of a subscription brought. */
 struct dlx_subscription_notifications {
     uint64_t n_read;     /* packets */
     uint64_t n_known;    /* of them, those that were read before the last look at all links began */

@@ -105,7 +105,7 @@ static int check_ends(struct dlx_subscription *s)
     return DLX_E_EMPTY;
 }
 
-/* What it needs is not here. */
+/* What the link needs is not here. */
 static int wait_for_news(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
     /* The publisher went on with another daemon: so do we, when its link comes. */
@@ -248,7 +248,7 @@ void dlx__subscription_leave_ended(struct dlx_subscription *s)
     dlx__error_clear();
 }
 
-/* One look at every active link. EMPTY: nothing anywhere. */
+/* Looks once at every active link. EMPTY: none has a message. */
 static int try_take(struct dlx_subscription *s, uint32_t n, struct dlx_message **ret)
 {
     const bool is_latest = s->args.mode == DLX_MODE_LATEST;
@@ -288,7 +288,7 @@ static int try_take(struct dlx_subscription *s, uint32_t n, struct dlx_message *
     return DLX_E_EMPTY;
 }
 
-/* One message, if the link whose turn it is has one and nothing is special. */
+/* Takes a message, if the link whose turn it is has one and nothing is special. */
 static inline __attribute__((always_inline)) bool take_next(struct dlx_subscription *s,
                                                             struct dlx_message **ret)
 {
@@ -301,7 +301,7 @@ static inline __attribute__((always_inline)) bool take_next(struct dlx_subscript
                      !dlx__reader_take_plain(&link->core, &m->form, &taken)))
         return false;
     if (dlx_unlikely(dlx__message_build_again(link, taken.n, taken.arena, taken.offset, m) < 0)) {
-        /* It is held, and built by whoever asks, who says why it cannot be. */
+        /* The message is held; the next take builds it, or says why it cannot be built. */
         struct dlx_taken *pending = &link->pending[0];
         *pending = (struct dlx_taken){.n = taken.n, .gap = taken.gap, .hold = 0};
         memcpy(&pending->words[2], m->form.words, sizeof m->form.words);
