@@ -476,12 +476,19 @@ int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher, int64_t 
     return r;
 }
 
-/* Without an answer: DLX_E_FULL, DLX_E_DISCONNECTED. */
-static int tell(struct dlx_client *c, const Dlx__Wire__Packet *request)
+/* Without an answer: DLX_E_FULL, DLX_E_DISCONNECTED. `insists`: waits for room in the socket as
+ * long as a close waits for the daemon. */
+static int tell(struct dlx_client *c, const Dlx__Wire__Packet *request, bool insists)
 {
     if (dlx__call_lock_within(c, HURRY_NS) < 0)
         return DLX_E_FULL;
-    int r = c->sock < 0 ? DLX_E_DISCONNECTED : dlx__proto_send(c->sock, request, NULL, 0);
+    uint64_t deadline = insists && !c->silent ? dlx__deadline(CLOSE_NS) : 0;
+    struct pollfd room = {.fd = c->sock, .events = POLLOUT};
+    int r;
+    do
+        r = c->sock < 0 ? DLX_E_DISCONNECTED : dlx__proto_send(c->sock, request, NULL, 0);
+    while (r == DLX_E_FULL && deadline > 0 &&
+           poll(&room, 1, dlx__deadline_ms(deadline, dlx__now_ns())) > 0);
     dlx__lock_release(&c->lock);
     return r;
 }
@@ -492,7 +499,7 @@ int dlx__call_publisher_retains(struct dlx_client *c, uint64_t publisher)
     Dlx__Wire__Packet request =
         DLX_PACKET(PUBLISHER_RETAINS, publisher_retains, &body); /* serial 0: no answer */
     body.publisher = publisher;
-    return tell(c, &request);
+    return tell(c, &request, false);
 }
 
 int dlx__call_retained_drop(struct dlx_client *c, const char *topic)
@@ -587,13 +594,13 @@ int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t are
     return r;
 }
 
-int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t arena)
+int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t arena, bool insists)
 {
     Dlx__Wire__ArenaDrop body = DLX__WIRE__ARENA_DROP__INIT;
     Dlx__Wire__Packet request = DLX_PACKET(ARENA_DROP, arena_drop, &body); /* serial 0: no answer */
     body.publisher = publisher;
     body.arena = arena;
-    return tell(c, &request);
+    return tell(c, &request, insists);
 }
 
 /* ---- subscription -------------------------------------------------------------------------- */

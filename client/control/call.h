@@ -117,8 +117,9 @@ int dlx__call_list_links(struct dlx_client *c, uint64_t publisher, int64_t timeo
 int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size,
                         uint32_t *ret_arena, int *ret_fd);
 int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena, uint64_t size);
-/* Tells, does not wait: DLX_E_FULL when the socket has no room. */
-int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t arena);
+/* Tells: DLX_E_FULL when the socket has no room. `insists`: waits for room, as long as
+ * dlx__call_publisher_close() waits for its answer. */
+int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t arena, bool insists);
 
 struct dlx_new_subscription {
     uint64_t id;

@@ -839,6 +839,7 @@ uint32_t dlx__heap_find_excess(struct dlx_heap *heap, uint64_t size, uint64_t no
 
 uint32_t dlx__heap_find_any_empty(struct dlx_heap *heap)
 {
+    dlx__heap_collect(heap);
     (void)empty_payload_cache(heap);
     for (const struct dlx_arena *arena = heap->arenas; arena; arena = arena->next)
         if (arena->n_blocks == 0)

@@ -198,7 +198,7 @@ static void keep_only_retained(struct dlx_publisher *p)
     dlx__writer_set_kept(&p->core, p->retain);
     while (dlx__writer_reclaim(&p->core, false) > 0)
         ;
-    (void)dlx__publisher_drop_empty(p);
+    (void)dlx__publisher_drop_empty(p, true);
 }
 
 struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)

@@ -16,9 +16,9 @@
 #define CROWDED_NS UINT64_C(1000000000)
 
 /* Tell the daemon, and unmap. What it cannot be told of now is charged, and stays. */
-static bool drop_arena(struct dlx_publisher *p, uint64_t id, uint32_t arena)
+static bool drop_arena(struct dlx_publisher *p, uint64_t id, uint32_t arena, bool insists)
 {
-    if (dlx__call_arena_drop(p->client, id, arena) == DLX_E_FULL)
+    if (dlx__call_arena_drop(p->client, id, arena, insists) == DLX_E_FULL)
         return false;
     dlx__heap_drop(p->heap, arena);
     return true;
@@ -33,18 +33,18 @@ static bool drop_arenas(struct dlx_publisher *p, uint64_t bytes, uint32_t n)
         uint32_t id = dlx__heap_find_empty(p->heap, bytes, &size);
         if (id == 0)
             return true;
-        if (!drop_arena(p, p->id, id))
+        if (!drop_arena(p, p->id, id, false))
             break;
         bytes -= DLX_MIN(bytes, size);
     }
     return false;
 }
 
-bool dlx__publisher_drop_empty(struct dlx_publisher *p)
+bool dlx__publisher_drop_empty(struct dlx_publisher *p, bool insists)
 {
     bool any = false;
     uint32_t arena;
-    while ((arena = dlx__heap_find_any_empty(p->heap)) && drop_arena(p, p->id, arena))
+    while ((arena = dlx__heap_find_any_empty(p->heap)) && drop_arena(p, p->id, arena, insists))
         any = true;
     return any;
 }
@@ -54,7 +54,7 @@ static void drop_excess(struct dlx_publisher *p, uint64_t id, uint64_t bytes)
     uint32_t arena;
     uint64_t window = (uint64_t)DLX_TRIM_EVERY * p->args.depth;
     while ((arena = dlx__heap_find_excess(p->heap, bytes, dlx__writer_head(&p->core), window)) &&
-           drop_arena(p, id, arena))
+           drop_arena(p, id, arena, false))
         ;
 }
 
@@ -88,7 +88,7 @@ static int add_arena(struct dlx_publisher *p, const struct dlx_memory *memory, u
         r = dlx__heap_add(p->heap, arena, map, bytes);
     if (r < 0) {
         dlx__region_unmap(map, bytes);
-        (void)dlx__call_arena_drop(p->client, id, arena);
+        (void)dlx__call_arena_drop(p->client, id, arena, true);
     }
     return r;
 }
@@ -259,7 +259,7 @@ find_room(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
         return r;
     bool is_possible = dlx__heap_growth(p->heap, size) != UINT64_MAX;
     if ((grown == DLX_E_NO_MEMORY || grown == DLX_E_LIMIT || grown == DLX_E_FD_LIMIT) &&
-        is_possible && dlx__publisher_drop_empty(p)) {
+        is_possible && dlx__publisher_drop_empty(p, false)) {
         grown = grow_memory_and_take(p, size, ret);
         if (grown == 0)
             return 0;

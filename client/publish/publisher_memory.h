@@ -43,8 +43,9 @@ void dlx__publisher_give_list(struct dlx_publisher *p, struct dlx_block *block);
 int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
                         uint64_t size);
 
-/* Give back arenas that are empty, but too small, or not to be spared any more. Were there any? */
-bool dlx__publisher_drop_empty(struct dlx_publisher *p);
+/* Give back arenas that are empty, but too small, or not to be spared any more. Were there any?
+ * `insists`: as in dlx__call_arena_drop(). */
+bool dlx__publisher_drop_empty(struct dlx_publisher *p, bool insists);
 
 /* Make room for the next message while this one is on its way. */
 void dlx__publisher_look_ahead(struct dlx_publisher *p);

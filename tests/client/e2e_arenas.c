@@ -143,13 +143,45 @@ TEST(an_arena_that_the_daemon_cannot_be_told_of_stays)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = make_empty_arenas(c, 9);
-    dlx__heap_collect(p->heap);
     ck_assert_int_eq(dlx__lock_until(&c->lock, UINT64_MAX), 0);
-    ck_assert(!dlx__publisher_drop_empty(p));
+    ck_assert(!dlx__publisher_drop_empty(p, false));
     dlx__lock_release(&c->lock);
     ck_assert_uint_eq(charged_bytes(c), dlx_test_stream_stats(p).arena_bytes);
-    ck_assert(dlx__publisher_drop_empty(p));
+    ck_assert(dlx__publisher_drop_empty(p, false));
     ck_assert_uint_eq(charged_bytes(c), 0);
+}
+
+/* Lets the daemon go on once the client's socket has no room. */
+static void *go_on_when_full(void *userdata)
+{
+    const struct dlx_client *c = userdata;
+    struct pollfd room = {.fd = c->sock, .events = POLLOUT};
+    while (poll(&room, 1, 0) == 1)
+        sched_yield();
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
+    return NULL;
+}
+
+/* More arenas are empty than the socket has room for drops of them. */
+TEST(end_of_publisher_that_retains_gives_all_empty_arenas_back)
+{
+    enum { N_ARENAS = 24 };
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    DLManagedTensorVersioned *t[N_ARENAS];
+    ck_assert_int_eq(setsockopt(c->sock, SOL_SOCKET, SO_SNDBUF, &(int){1}, sizeof(int)), 0);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.retain = 1));
+    dlx_test_stream_publish(p, 10, 1);
+    for (int i = 0; i < N_ARENAS; i++)
+        t[i] = dlx_test_stream_alloc(p, N(1), i);
+    for (int i = 0; i < N_ARENAS; i++)
+        t[i]->deleter(t[i]);
+    ck_assert_uint_gt(dlx_test_stream_stats(p).n_arenas, N_ARENAS);
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
+    pthread_t thread = dlx_test_stream_thread(go_on_when_full, c);
+    dlx_publisher_unref(p);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_uint_le(charged_bytes(other), MIB);
+    dlx_test_stream_get(other, "test/a", 10, 1);
 }
 
 /* Of several sizes in turn, each held for a while: after the first messages no arena comes or
@@ -242,7 +274,7 @@ static bool has_arena(struct dlx_subscription *s, uint32_t id)
 /* The publisher says that an arena is gone, which may be a lie; the subscription hears of it. */
 static void drop(struct dlx_test_pair *x, uint32_t arena)
 {
-    ck_assert_int_eq(dlx__call_arena_drop(x->c, x->p->id, arena), 0);
+    ck_assert_int_eq(dlx__call_arena_drop(x->c, x->p->id, arena, false), 0);
     dlx_test_wait_readable(x->s->sock);
     dlx__subscription_read_notifications(x->s);
 }

@@ -99,7 +99,7 @@ TEST(arguments_that_no_connection_can_have_are_named)
     struct dlx_client *c = NULL;
     memset(name, 'n', sizeof name);
     name[sizeof name - 1] = '\0';
-    fails(dlx_connect(&args, &c), DLX_E_INVALID, "client name of 299 bytes, at most ");
+    fails(dlx_connect(&args, &c), DLX_E_INVALID, "client name of 299 bytes must have at most ");
     args.name = "x";
     args.autospawn = 99;
     fails(dlx_connect(&args, &c), DLX_E_INVALID, "autospawn is 99");

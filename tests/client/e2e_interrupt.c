@@ -150,7 +150,7 @@ static struct {
 static int take_arenas_back(void *n_arenas)
 {
     for (uint32_t id = 1; id <= *(uint32_t *)n_arenas; id++)
-        (void)dlx__call_arena_drop(taker.c, taker.p->id, id);
+        (void)dlx__call_arena_drop(taker.c, taker.p->id, id, false);
     return 0;
 }
 

@@ -62,7 +62,7 @@ GPU_TEST(the_arena_of_a_message_that_is_not_ready_stays_though_its_publisher_dro
     auto_message *m = dlx_test_stream_next(x.s);
     auto_tensor *t = NULL;
     const struct dlx_subscriber_link *subscriber_link = x.s->links[0];
-    ok(dlx__call_arena_drop(x.c, x.p->id, 1));
+    ok(dlx__call_arena_drop(x.c, x.p->id, 1, false));
     for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
          subscriber_link->n_arenas > 0 && subscriber_link->arenas[0].until == UINT64_MAX;) {
         ck_assert_int_eq(dlx_take(x.s, SECOND / 1000, &none), DLX_E_TIMEOUT);

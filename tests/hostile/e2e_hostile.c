@@ -244,7 +244,7 @@ LOOP_TEST(a_dropped_arena_is_of_no_use_to_later_messages, 0, N_WAYS)
     dlx_test_stream_publish(x.liar, 4, 1);
     ok(dlx_test_scene_take(&x, SECOND, &old));
     uint32_t first = arena_of(x.liar, 1);
-    ck_assert_int_eq(dlx__call_arena_drop(x.c, x.liar->id, first), 0);
+    ck_assert_int_eq(dlx__call_arena_drop(x.c, x.liar->id, first, false), 0);
     struct dlx_subscriber_link *link = dlx__message_link(old);
     while (dlx__subscriber_link_arena(link, first)->until == UINT64_MAX) {
         dlx_test_wait_readable(x.s->sock); /* other notifications may come before */
