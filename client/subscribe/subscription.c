@@ -621,7 +621,9 @@ void dlx__subscription_reconnect(struct dlx_subscription *s)
     if (s->client->interrupt) /* it runs while this call waits for the daemon */
         dlx__turn_disown(&s->turn);
     int r = dlx__client_reconnect(s->client, s->epoch, DLX_HURRY_NOW_AND_THEN);
-    if (r == 0) {
+    /* IN_USE: the connection is there, but the daemon lacked what this subscription needs, and
+     * ended it. */
+    if (r == 0 || r == DLX_E_IN_USE) {
         uint64_t epoch = atomic_load_explicit(&s->client->epoch, memory_order_acquire);
         r = dlx__call_subscribe(s->client, s->topic, &s->args, DLX_RECONNECT_PATIENCE_NS, &made);
         if (r == 0 && adopt(s, &made) == 0)

@@ -194,6 +194,30 @@ TEST(messages_of_a_publisher_that_came_back_are_counted_once)
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, dlx_message_gap(m));
 }
 
+/* The daemon ends a subscription, and not its client, when it lacks what one of its links needs.
+ * Here it believes that the subscription is closed. */
+TEST(subscription_that_the_daemon_ended_subscribes_again)
+{
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    uint64_t seq = 0, missed = 0, id = x.s->id;
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_test_stream_take(x.s, 1);
+    ck_assert_int_eq(shutdown(x.s->sock, SHUT_WR), 0);
+    for (uint64_t until = dlx__deadline(PATIENCE); seq != x.p->core.head || x.s->id == id;
+         dlx_test_before(until)) {
+        dlx_test_stream_publish(x.p, 10, (int64_t)x.p->core.head + 1);
+        if (dlx_take(x.s, SECOND / 100, &m) == 0) {
+            seq = dlx_message_seq(m);
+            missed += dlx_message_gap(m);
+        }
+        m = dlx_message_unref(m);
+    }
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
+    ck_assert_uint_eq(stats.lost, missed);
+    ck_assert_uint_eq(stats.taken + stats.lost, seq);
+}
+
 /* Of many new arenas a subscriber that does not look was not sent the last ones when its daemon
  * ended, and then its publisher left: what lies in them is lost, what came after is not. */
 LOOP_TEST(messages_behind_lost_ones_are_taken_from_a_publisher_that_has_gone, 0, 3)
