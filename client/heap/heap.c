@@ -183,7 +183,7 @@ static bool cache_give_up_all(struct payload_cache *cache, struct dlx_block **po
 static void cache_trim(struct payload_cache *cache, struct dlx_block **pool)
 {
     for (uint32_t i = 0; i < CACHE_SLOTS; i++)
-        if (cache->all[i].n > 0) /* few of them: saves steps */
+        if (cache->all[i].n > 0) /* most slots are empty */
             cache_give_up(&cache->all[i], cache->all[i].n_least, pool);
 }
 

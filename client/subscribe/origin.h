@@ -72,7 +72,7 @@ void dlx__origin_remember(struct dlx_subscription *s, const struct dlx_subscribe
                           uint64_t n_missed);
 
 /* The publisher is known from a link that has ended: the new one goes on at that position, with its
- * counters, as whoever lists links sees. The subscription's total stays the same. */
+ * counters, which lists of links show. The subscription's total stays the same. */
 void dlx__origin_resume(struct dlx_subscription *s, struct dlx_subscriber_link *link,
                         struct dlx_resume_position *passed);
 

@@ -21,7 +21,7 @@ struct dlxpy_subscription {
     int64_t timeout_ns; /* of take() and of loops, unless take() says otherwise */
     bool is_private;    /* the tensors of its messages are private */
     bool ended;         /* its publishers have left: every further take and loop says so */
-    bool hints;         /* no message came yet, and no wait has warned that nobody publishes */
+    bool hints;         /* no message came yet, and no wait has warned of a topic without one */
     /* Messages of a take that a signal's handler ended, for the next takes. */
     struct dlxpy_taken kept;
     int kept_code;

@@ -12,7 +12,7 @@ import dlx
 import pytest
 from conftest import DAEMON, PATIENCE
 
-SOMEBODY = 61234
+OTHER_UID = 61234
 
 # In a mount namespace: the runtime folder has a daemon that serves root only, /run/dlpackd one that
 # serves everybody named.
@@ -35,19 +35,19 @@ def start(socket, *options):
     return process
 
 user, system = "/run/user/dlpackd.sock", "/run/dlpackd/dlpackd.sock"
-daemons = [start(user), start(system, "--allow-user", "{SOMEBODY}")]
+daemons = [start(user), start(system, "--allow-user", "{OTHER_UID}")]
 os.environ["XDG_RUNTIME_DIR"] = "/run/user"
 for name in "dlxctl", "libdlx.so.0":  # where the other user can execute them
     shutil.copy(os.environ["BUILD"] + "/" + name, "/run")
 pid = os.fork()
 if pid == 0:
-    os.setuid({SOMEBODY})
+    os.setuid({OTHER_UID})
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         c = dlx.connect(autospawn=False)
     info = c.daemon()
     assert (info["socket"], info["place"]) == (system, "system"), info
-    assert info["refused_by"].startswith(user + ": uid {SOMEBODY} may not"), info
+    assert info["refused_by"].startswith(user + ": uid {OTHER_UID} may not"), info
     assert [w.category for w in said] == [RuntimeWarning], said
     assert str(said[0].message).endswith(info["refused_by"]), said
     warnings.simplefilter("error")

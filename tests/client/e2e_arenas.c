@@ -109,7 +109,7 @@ TEST(a_burst_leaves_what_the_next_one_may_need)
 }
 
 /* Looks for memory come once in `depth` messages while there is much, and rarely afterwards:
- * however many of the former there were, the latter find what nobody needed in between. */
+ * however many of the former there were, the latter find memory that no message needed. */
 TEST(rest_of_a_burst_goes_back_when_no_other_comes)
 {
     enum { BURST = 16, MIB_EACH = 4 };

@@ -7,7 +7,7 @@
 #include "tests/harness/spawn.h"
 
 #define SYSTEM_SOCKET "/run/dlpackd/dlpackd.sock"
-#define SOMEBODY      61234
+#define OTHER_UID     61234
 
 static pid_t machine; /* its daemon */
 
@@ -58,7 +58,7 @@ TEST_OF(place, a_program_that_the_machines_daemon_refuses_gets_a_private_one_and
     struct dlx_message *m;
     start_machine_daemon();
     ck_assert_int_eq(chmod(SYSTEM_SOCKET, 0666), 0);
-    ck_assert_int_eq(setuid(SOMEBODY), 0);
+    ck_assert_int_eq(setuid(OTHER_UID), 0);
 
     dlx_test_spawn_fails(DLX_AUTOSPAWN_NEVER, 0, DLX_E_ACCESS, SYSTEM_SOCKET ": ");
     contains(dlx_errmsg(), "uid 61234");

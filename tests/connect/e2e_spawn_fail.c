@@ -6,7 +6,7 @@
 #include "tests/harness/spawn.h"
 #include <sys/mount.h>
 
-#define SOMEBODY 61234 /* a uid without a user */
+#define OTHER_UID 61234 /* a uid without a user */
 
 static char self[4096];
 
@@ -157,7 +157,7 @@ TEST(program_with_rights_of_its_file_starts_none)
     (void)snprintf(path, sizeof path, "cp %s %s/copy", self, dlx_test_spawn_dir);
     ck_assert_int_eq(system(path), 0); // NOLINT(bugprone-command-processor)
     (void)snprintf(path, sizeof path, "%s/copy", dlx_test_spawn_dir);
-    ck_assert_int_eq(chown(path, SOMEBODY, SOMEBODY), 0);
+    ck_assert_int_eq(chown(path, OTHER_UID, OTHER_UID), 0);
     ck_assert_int_eq(chmod(path, 04755), 0);
     (void)snprintf(path, sizeof path, "%s/copy connect", dlx_test_spawn_dir);
     FILE *pipe = popen(path, "re"); // NOLINT(bugprone-command-processor)
@@ -189,7 +189,7 @@ TEST_OF(hidden, without_a_runtime_folder)
     dlx_test_spawn_fails(DLX_AUTOSPAWN_NEVER, 0, DLX_E_NO_DAEMON, file);
     ck_assert_int_eq(unlink(folder), 0);
     ck_assert_int_eq(mkdir(folder, 0700), 0);
-    ck_assert_int_eq(chown(folder, SOMEBODY, SOMEBODY), 0);
+    ck_assert_int_eq(chown(folder, OTHER_UID, OTHER_UID), 0);
     fails_with(DLX_E_ACCESS, "belongs to uid 61234");
     ck_assert_int_eq(rmdir(folder), 0);
 
