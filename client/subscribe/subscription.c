@@ -621,11 +621,14 @@ void dlx__subscription_reconnect(struct dlx_subscription *s)
     if (s->client->interrupt) /* it runs while this call waits for the daemon */
         dlx__turn_disown(&s->turn);
     int r = dlx__client_reconnect(s->client, s->epoch, DLX_HURRY_NOW_AND_THEN);
-    /* IN_USE: the connection is there, but the daemon lacked what this subscription needs, and
-     * ended it. */
-    if (r == 0 || r == DLX_E_IN_USE) {
+    /* The connection is there, but the daemon lacked what this subscription needs, and ended it. It
+     * may lack that for long: once a second is enough. */
+    bool was_ended = r == DLX_E_IN_USE;
+    if (r == 0 || was_ended) {
         uint64_t epoch = atomic_load_explicit(&s->client->epoch, memory_order_acquire);
         r = dlx__call_subscribe(s->client, s->topic, &s->args, DLX_RECONNECT_PATIENCE_NS, &made);
+        if (r == 0 && was_ended)
+            s->next_try_ns = now + DLX_LOOK_NS;
         if (r == 0 && adopt(s, &made) == 0)
             s->epoch = epoch;
         dlx__client_tell_former(s->client);
