@@ -81,28 +81,58 @@ static int cuda_vmm_write_zeros(const struct dlx_cuda *cu, struct dlx_gpu_memory
                           (unsigned long long)memory->size, memory->device);
 }
 
+/* Whether memory of the device can be marked for GPUDirect RDMA: network cards reach no other one
+ * of cuMemCreate, and NIXL and UCX could not register it. */
+static bool may_mark_for_rdma(const struct dlx_cuda *cu, CUdevice device)
+{
+    int is_supported = 0;
+    CUresult result = cu->cuDeviceGetAttribute(
+        &is_supported, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device);
+    return result == CUDA_SUCCESS && is_supported;
+}
+
+/* Create whole pieces of at least `size` bytes. */
+static CUresult create_pieces(const struct dlx_cuda *cu, const CUmemAllocationProp *prop,
+                              uint64_t size, struct dlx_gpu_piece *ret)
+{
+    size_t granularity;
+    uint64_t whole;
+    CUmemGenericAllocationHandle handle;
+    CUresult result =
+        cu->cuMemGetAllocationGranularity(&granularity, prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!dlx__align_up(size, granularity, &whole))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    result = cu->cuMemCreate(&handle, whole, prop, 0);
+    if (result == CUDA_SUCCESS)
+        *ret = (struct dlx_gpu_piece){.identity = handle, .size = whole};
+    return result;
+}
+
 static int cuda_vmm_create(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory)
 {
     CUmemAllocationProp prop;
-    size_t granularity;
-    CUmemGenericAllocationHandle handle;
+    CUdevice device;
+    int r = dlx__cuda_device(cu, memory->device, &device);
+    if (r < 0)
+        return r;
     memset(&prop, 0, sizeof prop);
     prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     prop.location.id = memory->device;
     prop.requestedHandleTypes = FD_HANDLE;
-    CUresult result =
-        cu->cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-    if (result != CUDA_SUCCESS)
-        return dlx__cuda_fail(cu, result, "CUDA device %d has no memory that can be shared",
-                              memory->device);
-    if (!dlx__align_up(memory->size, granularity, &memory->size))
-        return dlx__fail(DLX_E_NO_MEMORY, "too many bytes");
-    result = cu->cuMemCreate(&handle, memory->size, &prop, 0);
+    prop.allocFlags.gpuDirectRDMACapable = may_mark_for_rdma(cu, device);
+    CUresult result = create_pieces(cu, &prop, memory->size, &memory->pieces[0]);
+    if (prop.allocFlags.gpuDirectRDMACapable && result != CUDA_SUCCESS &&
+        result != CUDA_ERROR_OUT_OF_MEMORY) { /* the mark is refused, and can be done without */
+        prop.allocFlags.gpuDirectRDMACapable = 0;
+        result = create_pieces(cu, &prop, memory->size, &memory->pieces[0]);
+    }
     if (result != CUDA_SUCCESS)
         return dlx__cuda_fail(cu, result, "cuMemCreate of %s on CUDA device %d",
                               DLX_AMOUNT(memory->size), memory->device);
-    memory->pieces[0] = (struct dlx_gpu_piece){.identity = handle, .size = memory->size};
+    memory->size = memory->pieces[0].size;
     return 0;
 }
 

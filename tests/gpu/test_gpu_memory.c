@@ -109,6 +109,37 @@ GPU_TEST(a_device_is_found_by_its_uuid_whatever_is_visible, DLX_TEST_GPU_CHOICE)
     fails(dlx__gpu_uuid(kDLOpenCL, 0, &uuid), DLX_E_DEVICE, "device type 4");
 }
 
+static bool is_for_rdma(CUdeviceptr at)
+{
+    bool is = false;
+    CU_OK(cu.cuPointerGetAttribute(&is, CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, at));
+    return is;
+}
+
+/* Libraries of network cards (UCX, NIXL) register no other memory of cuMemCreate. */
+GPU_TEST(an_arena_can_be_registered_with_a_network_card, DLX_TEST_GPU_CHOICE)
+{
+    publisher();
+    ok(allocate(0, MIB));
+    ck_assert(!is_for_rdma(base_of(export))); /* the device has no such memory */
+    dlx__gpu_export_unref(dlx_steal(export));
+    standin.standin_set_attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 1);
+    ok(allocate(0, MIB));
+    ck_assert(is_for_rdma(base_of(export)));
+}
+
+GPU_LOOP_TEST(an_arena_is_made_without_the_mark_for_network_cards_where_the_driver_refuses_it, 0, 2,
+              DLX_TEST_GPU_CHOICE)
+{
+    static const CUresult answers[] = {CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_INVALID_VALUE};
+    publisher();
+    standin.standin_set_attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 1);
+    ck_assert(standin.standin_fail("cuMemCreate", 1, 1, answers[_i]));
+    ok(allocate(0, MIB));
+    ck_assert_uint_eq(standin.standin_fail_clear(), 1);
+    ck_assert(!is_for_rdma(base_of(export)));
+}
+
 GPU_TEST(an_arena_is_whole_pieces_of_zeros_on_its_device, DLX_TEST_GPU_TWO)
 {
     publisher();
@@ -375,7 +406,7 @@ GPU_TEST(an_arena_that_cannot_be_made_leaves_nothing, DLX_TEST_GPU_FAILURES)
     publisher();
     ck_assert_int_eq(fail_allocate(), 0); /* loads the driver */
     fail_undo();
-    ck_assert_uint_eq(dlx_test_gpu_fail_each(fail_allocate, fail_undo), 14);
+    ck_assert_uint_eq(dlx_test_gpu_fail_each(fail_allocate, fail_undo), 15);
 }
 
 GPU_TEST(memory_that_cannot_be_exported_leaves_nothing, DLX_TEST_GPU_FAILURES)

@@ -10,6 +10,12 @@ static uint64_t allowed_types(const struct range *r)
                : CU_MEM_HANDLE_TYPE_NONE;
 }
 
+static bool is_for_rdma(const struct range *r)
+{
+    return r->kind == RANGE_ALLOC ||
+           (r->kind == RANGE_VMM && r->backing && r->backing->prop.allocFlags.gpuDirectRDMACapable);
+}
+
 static bool is_host(const struct range *r)
 {
     return r->kind == RANGE_HOST || r->kind == RANGE_REGISTERED;
@@ -23,6 +29,7 @@ static bool is_host(const struct range *r)
     X(IS_MANAGED, unsigned, r->kind == RANGE_MANAGED)                                              \
     X(DEVICE_ORDINAL, int, r->device)                                                              \
     X(IS_LEGACY_CUDA_IPC_CAPABLE, unsigned, r->kind == RANGE_ALLOC)                                \
+    X(IS_GPU_DIRECT_RDMA_CAPABLE, bool, is_for_rdma(r))                                            \
     X(RANGE_START_ADDR, uint64_t, r->reservation ? r->reservation->base : r->base)                 \
     X(RANGE_SIZE, uint64_t, r->reservation ? r->reservation->size : r->size)                       \
     X(ALLOWED_HANDLE_TYPES, uint64_t, allowed_types(r))                                            \

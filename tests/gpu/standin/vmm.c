@@ -13,6 +13,9 @@ static CUresult prop_check(const CUmemAllocationProp *prop)
     if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return CUDA_ERROR_NOT_SUPPORTED; /* memory of the host: not simulated */
     CHECK_DEVICE(prop->location.id);
+    if (prop->allocFlags.gpuDirectRDMACapable &&
+        device_attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) == 0)
+        return CUDA_ERROR_NOT_SUPPORTED;
     /* Where a test says that there are fabric handles, memory may allow them; none is made. */
     unsigned types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     if (device_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) != 0)
