@@ -132,7 +132,7 @@ $(BUILD)/tests/e2e_cli_pub: private LINK_FLAGS = $(call wrap,dlx_list_publishers
 $(BUILD)/tests/test_gpu_exports: private LINK_FLAGS = $(call wrap,dlx__gpu_api dlx__gpu_ops)
 $(BUILD)/tests/test_gpu_threads: private LINK_FLAGS = $(call wrap,dlx__gpu_gate_shut \
     dlx__gpu_gate_open dlx__gpu_event_record dlx__gpu_event_wait dlx__gpu_event_end \
-    dlx__gpu_retain dlx__gpu_release dlx__message_abandon dlx__reader_made_room)
+    dlx__gpu_retain dlx__gpu_release dlx__message_abandon dlx__reader_made_room poll)
 # The simulation of the daemon stands between it and the kernel, and replaces two of its files.
 $(BUILD)/tests/sim_daemon: private LINK_FLAGS = $(call wrap,malloc calloc realloc reallocarray \
     strdup strndup free close socketpair memfd_create open fcntl pipe2 fallocate getsockopt \

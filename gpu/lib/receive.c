@@ -63,8 +63,8 @@ static struct dlx_gpu_receiver *receiver_of(const struct dlx_export *e)
 
 /* ---- one word ------------------------------------------------------------------------------ */
 
-/* 0, DLX_GPU_WAITING, or an error code. `gone` was asked before: the publisher may have set the
- * word last. */
+/* 0, DLX_GPU_WAITING, or an error code. Whether it is gone was asked before: the publisher may have
+ * set the word last. */
 static int judge(dlx_atomic_u32 *word, bool gone, uint64_t now, uint64_t deadline)
 {
     switch (dlx_load32_acquire(word)) {
@@ -92,11 +92,10 @@ static int explain_wait(int r)
     }
 }
 
-static int wait_ready(dlx_atomic_u32 *word, uint64_t deadline, bool (*is_gone)(const void *),
-                      const void *userdata)
+static int wait_ready(dlx_atomic_u32 *word, uint64_t deadline, int bell)
 {
     for (;;) {
-        bool gone = is_gone(userdata);
+        bool gone = dlx_load32_acquire(word) == DLX_GPU_PENDING && dlx__packet_hung_up(bell);
         uint64_t now = dlx__now_ns();
         int r = judge(word, gone, now, deadline);
         if (r != DLX_GPU_WAITING)
@@ -114,6 +113,7 @@ struct dlx_gpu_wait {
     atomic_uint refs;   /* the tensor's, and the thread's */
     int over;           /* the result, before it is known */
     _Atomic int result; /* from then on the message may go */
+    bool is_gone;       /* the publisher, when it was looked at last */
     struct dlx_gpu_wait_args args;
     struct dlx_gpu_gate gate;
 };
@@ -166,14 +166,15 @@ static void finish_wait(struct dlx_gpu_receiver *receiver, struct dlx_gpu_wait *
     (void)dlx__gpu_wait_unref(wait);
 }
 
-/* Locked. Takes those that are over off the list, with their results. */
+/* Locked. Takes those that are over off the list, with their results. No system call: callers wait
+ * for the lock. */
 static struct dlx_gpu_wait *take_over(struct dlx_gpu_receiver *receiver)
 {
     struct dlx_gpu_wait *over = NULL, **at = &receiver->waits;
+    uint64_t now = dlx__now_ns();
     while (*at) {
         struct dlx_gpu_wait *wait = *at;
-        bool gone = wait->args.is_gone(wait->args.m);
-        wait->over = judge(wait->args.word, gone, dlx__now_ns(), wait->args.deadline);
+        wait->over = judge(wait->args.word, wait->is_gone, now, wait->args.deadline);
         if (wait->over == DLX_GPU_WAITING) {
             at = &wait->next;
             continue;
@@ -185,23 +186,41 @@ static struct dlx_gpu_wait *take_over(struct dlx_gpu_receiver *receiver)
     return over;
 }
 
+/* Not locked: the thread alone takes waits off the list, and others are added before the first. */
+static void look_at_publishers(struct dlx_gpu_wait *waits)
+{
+    struct pollfd bells[128];
+    while (waits) {
+        struct dlx_gpu_wait *first = waits;
+        nfds_t n = 0;
+        for (; waits && n < DLX_ARRAY_SIZE(bells); waits = waits->next)
+            bells[n++] = (struct pollfd){.fd = waits->args.m->link->bell, .events = POLLRDHUP};
+        if (poll(bells, n, 0) <= 0)
+            continue; /* the next look tells */
+        for (nfds_t i = 0; i < n; i++, first = first->next)
+            first->is_gone = (bells[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+    }
+}
+
 /* ---- the thread's sleep -------------------------------------------------------------------- */
 
 struct sleep {
     dlx_atomic_u32 *words[128]; /* as many as the kernel watches; the first is `changed` */
     uint32_t n;
     uint32_t n_changed;
-    uint64_t ns;
+    uint64_t ns; /* 0: it is time to look at the publishers of `waits` */
+    struct dlx_gpu_wait *waits;
 };
 
 /* Locked. */
-static void plan(struct dlx_gpu_receiver *receiver, struct sleep *ret)
+static void plan(struct dlx_gpu_receiver *receiver, uint64_t next_look, struct sleep *ret)
 {
     uint64_t now = dlx__now_ns();
     ret->words[0] = &receiver->changed;
     ret->n = 1;
     ret->n_changed = dlx_load32_relaxed(&receiver->changed);
-    ret->ns = LOOK_NS;
+    ret->ns = next_look - DLX_MIN(next_look, now);
+    ret->waits = receiver->waits;
     for (const struct dlx_gpu_wait *wait = receiver->waits; wait; wait = wait->next) {
         uint64_t deadline = wait->args.deadline;
         ret->ns = DLX_MIN(ret->ns, deadline - DLX_MIN(deadline, now));
@@ -236,6 +255,7 @@ static bool sleep_on_all(const struct sleep *sleep)
 #endif
 }
 
+/* Without waits, until there is one. */
 static void sleep_a_while(const struct sleep *sleep)
 {
     if (sleep->n > 1 && sleep_on_all(sleep))
@@ -249,14 +269,19 @@ static void sleep_a_while(const struct sleep *sleep)
 static void *waiter_main(void *arg)
 {
     struct dlx_gpu_receiver *receiver = arg;
+    uint64_t next_look = 0;
     struct sleep sleep;
     (void)pthread_mutex_lock(&receiver->lock);
     while (!receiver->is_over || receiver->waits || receiver->n_announced > 0) {
         struct dlx_gpu_wait *over = take_over(receiver), *next;
-        plan(receiver, &sleep);
+        plan(receiver, next_look, &sleep);
         (void)pthread_mutex_unlock(&receiver->lock);
-        if (!over)
+        if (!over && (!sleep.waits || sleep.ns > 0)) {
             sleep_a_while(&sleep);
+        } else if (!over) {
+            look_at_publishers(sleep.waits);
+            next_look = dlx__now_ns() + LOOK_NS;
+        }
         for (; over; over = next) {
             next = over->next;
             finish_wait(receiver, over);
@@ -720,12 +745,6 @@ static int open_allocation(struct dlx_message *m, struct allocation *a)
                : r;
 }
 
-static bool is_publisher_gone(const void *userdata)
-{
-    const struct dlx_message *m = userdata;
-    return dlx__packet_hung_up(m->link->bell);
-}
-
 static int fail_tensor(const struct dlx_message *m, uint32_t i, int r)
 {
     return dlx__fail_prefix(r, "topic %s, publisher %" PRIu64 " (pid %u), tensor %u",
@@ -776,7 +795,6 @@ static int let_stream_wait(struct dlx_export *e, void *stream)
         .m = e->message,
         .word = gpu->ready,
         .deadline = dlx__deadline(gpu->timeout_ns),
-        .is_gone = is_publisher_gone,
         .device_type = (int32_t)e->message->tensors[e->i].device.device_type,
         .device = dlx__gpu_import_device(import_of(e)),
         .stream = stream,
@@ -813,7 +831,7 @@ static int await_tensor(struct dlx_export *e, void *const *stream)
     }
     if (r != DLX_E_INVALID) {
         dlx__error_clear();
-        r = wait_ready(gpu->ready, dlx__deadline(gpu->timeout_ns), is_publisher_gone, m);
+        r = wait_ready(gpu->ready, dlx__deadline(gpu->timeout_ns), m->link->bell);
     }
     if (r == 0)
         return 0;

@@ -91,10 +91,9 @@ int dlx__gpu_use_on(struct dlx_export *e, void *stream);
 
 /* A wait of a stream, as the thread sees it. */
 struct dlx_gpu_wait_args {
-    struct dlx_message *m; /* the caller holds it until dlx__gpu_wait_settle() */
+    struct dlx_message *m; /* the caller holds it until the result is known */
     dlx_atomic_u32 *word;
     uint64_t deadline;
-    bool (*is_gone)(const void *); /* of `m` */
     int32_t device_type;
     int32_t device;
     void *stream;

@@ -6,10 +6,14 @@
  */
 
 #include "gpu/lib/receive.h"
-#include "tests/harness/patience.h"
+#include "tests/harness/stream.h"
 #include "tests/harness/run.h"
+#include <linux/futex.h>
+#include <poll.h>
 #include <sched.h>
 #include <semaphore.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static struct dlx_subscriber_link subscriber_link = {.topic = "cam/front", .bell = -1};
 static struct dlx_gpu_receiver *receiver;
@@ -45,7 +49,37 @@ void __wrap_dlx__gpu_gate_open(struct dlx_gpu_gate *gate);
 void __wrap_dlx__gpu_gate_open(struct dlx_gpu_gate *gate)
 {
     (void)gate;
-    result_at_gate = dlx__gpu_wait_result(wait_);
+    if (wait_)
+        result_at_gate = dlx__gpu_wait_result(wait_);
+}
+
+static pthread_t caller;              /* the test's own thread */
+static atomic_uint n_polls;           /* of threads of the subscription */
+static atomic_bool has_polled_locked; /* a caller could not have added a wait meanwhile */
+
+/* The caller itself has it for moments only. */
+static bool is_lock_free(void)
+{
+    uint64_t end = dlx__now_ns() + UINT64_C(1000000000);
+    while (pthread_mutex_trylock(&receiver->lock) != 0) {
+        if (dlx__now_ns() >= end)
+            return false;
+        (void)sched_yield();
+    }
+    (void)pthread_mutex_unlock(&receiver->lock);
+    return true;
+}
+
+int __real_poll(struct pollfd *fds, nfds_t n, int timeout);
+int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout);
+int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout)
+{
+    if (!pthread_equal(pthread_self(), caller)) {
+        atomic_fetch_add(&n_polls, 1);
+        if (!atomic_load(&has_polled_locked) && !is_lock_free())
+            atomic_store(&has_polled_locked, true);
+    }
+    return __real_poll(fds, n, timeout);
 }
 
 int __wrap_dlx__gpu_event_record(int32_t device_type, int32_t device, void *stream,
@@ -109,24 +143,71 @@ void __wrap_dlx__reader_made_room(struct dlx_reader *r)
 
 /* ---- the order ------------------------------------------------------------------------------- */
 
-static bool is_not_gone(const void *userdata)
-{
-    (void)userdata;
-    return false;
-}
-
 /* 0: the publisher has written the tensor; 1: its GPU failed. */
 LOOP_TEST(a_stream_goes_on_when_its_result_is_known, 0, 2)
 {
     dlx_atomic_u32 word = _i == 0 ? DLX_GPU_READY : DLX_GPU_FAILED;
     struct dlx_message m = {.link = &subscriber_link};
-    const struct dlx_gpu_wait_args args = {
-        .m = &m, .word = &word, .deadline = UINT64_MAX, .is_gone = is_not_gone};
+    const struct dlx_gpu_wait_args args = {.m = &m, .word = &word, .deadline = UINT64_MAX};
     result_at_gate = DLX_GPU_WAITING;
     ok(dlx__gpu_wait_add(receiver, &args, &wait_));
     dlx__gpu_receive_table.stop(receiver); /* ends the thread */
     ck_assert_int_eq(result_at_gate, _i == 0 ? 0 : DLX_E_DEVICE);
     wait_ = dlx__gpu_wait_unref(wait_);
+}
+
+#define N_WAITS 100U
+#define LOOK_NS UINT64_C(20000000) /* how often the thread looks at its publishers */
+
+static struct dlx_gpu_wait *waits[N_WAITS];
+static dlx_atomic_u32 words[N_WAITS];
+
+static void add_waits(uint32_t word)
+{
+    static struct dlx_message m;
+    m = (struct dlx_message){.link = &subscriber_link};
+    caller = pthread_self();
+    atomic_store(&n_polls, 0);
+    atomic_store(&has_polled_locked, false);
+    wait_ = NULL;
+    for (uint32_t i = 0; i < N_WAITS; i++) {
+        const struct dlx_gpu_wait_args args = {.m = &m, .word = &words[i], .deadline = UINT64_MAX};
+        dlx_store32_release(&words[i], word);
+        ok(dlx__gpu_wait_add(receiver, &args, &waits[i]));
+    }
+}
+
+static void end_waits(void)
+{
+    dlx__gpu_receive_table.stop(receiver);
+    for (uint32_t i = 0; i < N_WAITS; i++) {
+        ck_assert_int_eq(dlx__gpu_wait_result(waits[i]), 0);
+        waits[i] = dlx__gpu_wait_unref(waits[i]);
+    }
+}
+
+TEST(a_tensor_that_is_ready_costs_no_look_at_its_publisher)
+{
+    add_waits(DLX_GPU_READY);
+    end_waits();
+    ck_assert_uint_eq(atomic_load(&n_polls), 0);
+}
+
+/* Tensors get ready one after the other, which the thread notices each time. */
+TEST(one_system_call_looks_at_all_publishers_and_holds_no_caller_up)
+{
+    uint64_t begin = dlx__now_ns();
+    add_waits(DLX_GPU_PENDING);
+    for (uint32_t i = 0; i < N_WAITS; i++) {
+        dlx_store32_release(&words[i], DLX_GPU_READY);
+        (void)syscall(SYS_futex, &words[i], FUTEX_WAKE, 1, NULL, NULL, 0);
+        eventually(dlx__gpu_wait_result(waits[i]) == 0);
+    }
+    end_waits();
+    uint64_t n_looks = 1 + (dlx__now_ns() - begin) / LOOK_NS;
+    ck_assert_uint_gt(atomic_load(&n_polls), 0);
+    ck_assert_uint_le(atomic_load(&n_polls), n_looks);
+    ck_assert(!atomic_load(&has_polled_locked));
 }
 
 /* A caller that waits for a release takes a message then, and would find no room to hold it. */
