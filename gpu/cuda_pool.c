@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory of a pool (cudaMallocAsync) that was made with a handle type: the pool's descriptor, and
- * 64 bytes that name the allocation in it. Importers have to free it before the exporter does.
+ * 64 bytes that name the allocation in it. Importers have to free it before the exporter does, and
+ * to open it once: the driver does not count (NVIDIA's bug 5570902, as cuda.core says, which
+ * recognises an allocation by the 64 bytes, too).
  */
 #include "common/error.h"
 #include "gpu/cuda_driver.h"
@@ -121,6 +123,7 @@ const struct dlx_gpu_ops dlx__cuda_pool_ops = {
     .kind = DLX_GPU_CUDA_POOL,
     .device_type = kDLCUDA,
     .export_pins = true,
+    .opens_once = true,
     .export = export_pointer,
     .open = open_pointer,
     .close = close_pointer,

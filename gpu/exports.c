@@ -23,13 +23,15 @@ struct dlx_gpu_exports {
     uint64_t number; /* of the publisher */
     uint64_t *ids;   /* of it, one for each daemon that it was announced to */
     size_t n_ids;
-    pthread_mutex_t making; /* one export at a time; taken before `lock` */
     struct dlx_gpu_export *list;
     uint64_t last_id;
     uint64_t n_uses; /* a clock for last_use */
     bool is_ended;
 };
 
+/* One export at a time: of two publishers that share the same memory one exports it. Taken before
+ * `lock`. */
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 /* Guards every list, state and count. No driver is called under it. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct dlx_gpu_exports *all;
@@ -68,7 +70,6 @@ int dlx__gpu_exports_new(struct dlx_gpu_exports **ret, struct dlx_gpu_publisher 
         free(exports);
         return r;
     }
-    (void)pthread_mutex_init(&exports->making, NULL);
     (void)pthread_mutex_lock(&lock);
     exports->next = all;
     all = exports;
@@ -110,7 +111,6 @@ static void free_if_empty(struct dlx_gpu_exports *exports)
 {
     if (!exports->is_ended || exports->list)
         return;
-    (void)pthread_mutex_destroy(&exports->making);
     free(exports->ids);
     free(exports);
 }
@@ -141,7 +141,56 @@ void dlx__gpu_exports_end(struct dlx_gpu_exports *exports)
     }
 }
 
-/* Export the memory, which then belongs to the export. On failure it stays the caller's. */
+static bool is_same(const struct dlx_gpu_memory *a, const struct dlx_gpu_memory *b)
+{
+    if (a->ops != b->ops || a->base != b->base || a->size != b->size || a->n_pieces != b->n_pieces)
+        return false;
+    for (uint32_t i = 0; i < a->n_pieces; i++) {
+        if (a->pieces[i].identity == 0 || a->pieces[i].identity != b->pieces[i].identity)
+            return false;
+    }
+    return true;
+}
+
+/* The caller holds the lock. */
+static struct dlx_gpu_export *find_same(const struct dlx_gpu_exports *exports,
+                                        const struct dlx_gpu_memory *memory)
+{
+    struct dlx_gpu_export *export = exports->list;
+    while (export && (export->state == EXPORT_GONE || !is_same(&export->memory, memory)))
+        export = export->next;
+    return export;
+}
+
+/* As another publisher of this process describes the memory, if one does: subscribers recognise it
+ * by the token. Returns 1 if none does. */
+static int describe_as_others(const struct dlx_gpu_memory *memory, struct dlx_gpu_handle *ret)
+{
+    const struct dlx_gpu_export *export = NULL;
+    (void)pthread_mutex_lock(&lock);
+    for (const struct dlx_gpu_exports *others = all; others && !export; others = others->next)
+        export = find_same(others, memory);
+    int r = export ? dlx__gpu_handle_copy(&export->handle, ret) : 1;
+    (void)pthread_mutex_unlock(&lock);
+    return r;
+}
+
+static int describe(const struct dlx_gpu_api *api, const struct dlx_gpu_memory *memory,
+                    struct dlx_gpu_handle *ret)
+{
+    struct dlx_gpu_uuid device;
+    int r = api->uuid(memory->device, &device);
+    if (r == 0)
+        r = describe_as_others(memory, ret);
+    if (r == 1)
+        r = memory->ops->export(memory, ret);
+    if (r == 0)
+        ret->device = device;
+    return r;
+}
+
+/* Export the memory, which then belongs to the export. On failure it stays the caller's. The caller
+ * holds `making`. */
 static int exports_make(struct dlx_gpu_exports *exports, const struct dlx_gpu_api *api,
                         const struct dlx_gpu_memory *memory, bool is_ours,
                         struct dlx_gpu_export **ret)
@@ -153,9 +202,7 @@ static int exports_make(struct dlx_gpu_exports *exports, const struct dlx_gpu_ap
     export->is_ours = is_ours;
     export->n_uses = 1;
     export->memory = *memory;
-    int r = api->uuid(memory->device, &export->handle.device);
-    if (r == 0)
-        r = memory->ops->export(memory, &export->handle);
+    int r = describe(api, memory, &export->handle);
     if (r < 0) {
         free(export);
         return r;
@@ -191,23 +238,12 @@ int dlx__gpu_exports_allocate(struct dlx_gpu_exports *exports, int32_t device_ty
         r = ops->allocate(device, size, &memory);
     if (r < 0)
         return r;
-    (void)pthread_mutex_lock(&exports->making);
+    (void)pthread_mutex_lock(&making);
     r = exports_make(exports, api, &memory, true, ret);
-    (void)pthread_mutex_unlock(&exports->making);
+    (void)pthread_mutex_unlock(&making);
     if (r < 0)
         ops->close(&memory);
     return r;
-}
-
-static bool is_same(const struct dlx_gpu_memory *a, const struct dlx_gpu_memory *b)
-{
-    if (a->ops != b->ops || a->base != b->base || a->size != b->size || a->n_pieces != b->n_pieces)
-        return false;
-    for (uint32_t i = 0; i < a->n_pieces; i++) {
-        if (a->pieces[i].identity == 0 || a->pieces[i].identity != b->pieces[i].identity)
-            return false;
-    }
-    return true;
 }
 
 /* One more use of an export of this memory, or NULL. */
@@ -215,9 +251,7 @@ static struct dlx_gpu_export *reuse(struct dlx_gpu_exports *exports,
                                     const struct dlx_gpu_memory *memory)
 {
     (void)pthread_mutex_lock(&lock);
-    struct dlx_gpu_export *export = exports->list;
-    while (export && (export->state == EXPORT_GONE || !is_same(&export->memory, memory)))
-        export = export->next;
+    struct dlx_gpu_export *export = find_same(exports, memory);
     if (export) {
         export->state = EXPORT_USED;
         export->n_uses++;
@@ -237,7 +271,7 @@ int dlx__gpu_exports_share(struct dlx_gpu_exports *exports, int32_t device_type,
     int r = dlx__gpu_api(device_type, &api);
     if (r < 0)
         return r;
-    (void)pthread_mutex_lock(&exports->making);
+    (void)pthread_mutex_lock(&making);
     r = api->classify(device, ptr, size, &memory);
     if (r == 0) {
         uint64_t offset = (uint64_t)((uintptr_t)ptr - (uintptr_t)memory.base);
@@ -253,7 +287,7 @@ int dlx__gpu_exports_share(struct dlx_gpu_exports *exports, int32_t device_type,
             memory.ops->forget(&memory);
         }
     }
-    (void)pthread_mutex_unlock(&exports->making);
+    (void)pthread_mutex_unlock(&making);
     return r;
 }
 

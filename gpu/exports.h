@@ -11,8 +11,9 @@
  *       |                 ^
  *       +-----------------+   an export that would keep its memory in use is never idle
  *
- * Calls are safe from any thread. Each is one publisher's; another publisher of the process exports
- * the same memory again.
+ * Calls are safe from any thread. Each is one publisher's. Another publisher of the process that
+ * shares the same memory gives it an id of its own, and describes it alike otherwise: the driver
+ * exports it once.
  */
 
 #include "gpu/gpu.h"

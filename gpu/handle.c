@@ -2,6 +2,7 @@
 #include "gpu/handle.h"
 #include "common/bytes.h"
 #include "common/error.h"
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -57,6 +58,27 @@ int dlx__gpu_handle_reserve(struct dlx_gpu_handle *handle, uint32_t n)
         chunks[i].fd = -1;
     handle->chunks = chunks;
     handle->n_chunks = n;
+    return 0;
+}
+
+int dlx__gpu_handle_copy(const struct dlx_gpu_handle *handle, struct dlx_gpu_handle *ret)
+{
+    struct dlx_gpu_handle copy = *handle;
+    int r = dlx__gpu_handle_reserve(&copy, handle->n_chunks);
+    if (r < 0)
+        return r;
+    for (uint32_t i = 0; i < handle->n_chunks; i++) {
+        const struct dlx_gpu_chunk *chunk = &handle->chunks[i];
+        copy.chunks[i] =
+            (struct dlx_gpu_chunk){.size = chunk->size, .fd = fcntl(chunk->fd, F_DUPFD_CLOEXEC, 0)};
+        if (copy.chunks[i].fd < 0) {
+            r = dlx__fail_errno("fcntl(F_DUPFD_CLOEXEC) of chunk %u of %u", i + 1, copy.n_chunks);
+            copy.n_chunks = i;
+            dlx__gpu_handle_deinit(&copy);
+            return r;
+        }
+    }
+    *ret = copy;
     return 0;
 }
 

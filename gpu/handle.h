@@ -71,6 +71,9 @@ const char *dlx__gpu_kind_text(uint32_t kind); /* "kind 9" is NULL */
 
 /* Room for `n` chunks without descriptors. 0 or DLX_E_NO_MEMORY. */
 int dlx__gpu_handle_reserve(struct dlx_gpu_handle *handle, uint32_t n);
+/* A copy of a complete handle, with descriptors of its own. 0; DLX_E_NO_MEMORY, and what dup(2)
+ * fails with. */
+int dlx__gpu_handle_copy(const struct dlx_gpu_handle *handle, struct dlx_gpu_handle *ret);
 /* Close the descriptors; all zero again. */
 void dlx__gpu_handle_deinit(struct dlx_gpu_handle *handle);
 

@@ -6,8 +6,8 @@
  * AMD's HIP runtime, loaded at run time. Types are those of the real hip_runtime_api.h.
  *
  * Sharing between processes has open faults there (docs/GPU.md), so whatever exports, opens or
- * closes takes turns (dlx__hip_lock), nothing is exported twice by one publisher, and a descriptor
- * stays open until access is set.
+ * closes takes turns (dlx__hip_lock), nothing is exported twice, and a descriptor stays open until
+ * access is set.
  */
 
 #include "gpu/backend.h"

@@ -4,13 +4,15 @@
 #include <pthread.h>
 #include <string.h>
 
-enum import_state { IMPORT_OPENING, IMPORT_USED, IMPORT_IDLE, IMPORT_LEAVING };
+enum import_state { IMPORT_OPENING, IMPORT_USED, IMPORT_IDLE, IMPORT_LEAVING, IMPORT_CLOSING };
 
 struct dlx_gpu_import {
-    struct dlx_gpu_import *next;
+    struct dlx_gpu_import *next, *next_closing;
     enum import_state state;
     struct dlx_gpu_publisher publisher;
     uint64_t id;
+    const struct dlx_gpu_ops *ops;
+    uint8_t token[sizeof((struct dlx_gpu_handle *)0)->token];
     int32_t device;
     enum dlx_gpu_access access;
     uint32_t n_uses;
@@ -21,7 +23,7 @@ struct dlx_gpu_import {
 
 /* Guards the list, states and counts. No driver is called under it. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t opened = PTHREAD_COND_INITIALIZER; /* or not: no longer OPENING */
+static pthread_cond_t settled = PTHREAD_COND_INITIALIZER; /* one is no longer OPENING or CLOSING */
 static struct dlx_gpu_import *list;
 static uint64_t n_uses_ever;
 
@@ -30,13 +32,21 @@ static bool imports_is_of(const struct dlx_gpu_import *import, struct dlx_gpu_pu
     return import->publisher.number == publisher.number && import->publisher.id == publisher.id;
 }
 
+static bool imports_has(const struct dlx_gpu_import *import, const struct dlx_gpu_import *like)
+{
+    if (like->ops->opens_once) /* for reading and writing: those kinds have no other access */
+        return import->ops == like->ops && import->device == like->device &&
+               memcmp(import->token, like->token, sizeof import->token) == 0;
+    return import->state < IMPORT_LEAVING && import->id == like->id &&
+           import->device == like->device && import->access == like->access &&
+           imports_is_of(import, like->publisher);
+}
+
 /* The caller holds the lock. */
 static struct dlx_gpu_import *imports_find(const struct dlx_gpu_import *like)
 {
     struct dlx_gpu_import *import = list;
-    while (import && (import->state == IMPORT_LEAVING || import->id != like->id ||
-                      import->device != like->device || import->access != like->access ||
-                      !imports_is_of(import, like->publisher)))
+    while (import && !imports_has(import, like))
         import = import->next;
     return import;
 }
@@ -50,19 +60,31 @@ static void unlink_import(struct dlx_gpu_import *import)
     *at = import->next;
 }
 
-/* The caller does not hold the lock: these imports are on no other list. */
-static void close_all(struct dlx_gpu_import *import)
+/* The caller holds the lock, and calls close_all() when it has given the lock up. */
+static void close_later(struct dlx_gpu_import *import, struct dlx_gpu_import **closing)
 {
-    for (struct dlx_gpu_import *next; import; import = next) {
-        next = import->next;
-        import->memory.ops->close(&import->memory);
-        free(import);
+    import->state = IMPORT_CLOSING;
+    import->next_closing = *closing;
+    *closing = import;
+}
+
+/* The caller does not hold the lock. */
+static void close_all(struct dlx_gpu_import *closing)
+{
+    for (struct dlx_gpu_import *next; closing; closing = next) {
+        next = closing->next_closing;
+        closing->ops->close(&closing->memory);
+        (void)pthread_mutex_lock(&lock);
+        unlink_import(closing);
+        (void)pthread_cond_broadcast(&settled);
+        (void)pthread_mutex_unlock(&lock);
+        free(closing);
     }
 }
 
-/* The caller holds the lock. Move idle imports to `ret`, the oldest first, until no more than
+/* The caller holds the lock. Idle imports are to be closed, the oldest first, until no more than
  * `n_stay` are left. */
-static void take_idle(uint32_t n_stay, struct dlx_gpu_import **ret)
+static void close_idle(uint32_t n_stay, struct dlx_gpu_import **closing)
 {
     for (;;) {
         struct dlx_gpu_import *oldest = NULL;
@@ -76,24 +98,17 @@ static void take_idle(uint32_t n_stay, struct dlx_gpu_import **ret)
         }
         if (n <= n_stay)
             return;
-        unlink_import(oldest);
-        oldest->next = *ret;
-        *ret = oldest;
+        close_later(oldest, closing);
     }
 }
 
-/* The caller holds the lock. Move those that have been idle for long to `ret`. */
-static void take_old(struct dlx_gpu_import **ret)
+/* The caller holds the lock. Those that have been idle for long are to be closed. */
+static void close_old(struct dlx_gpu_import **closing)
 {
-    for (struct dlx_gpu_import *import = list, *next; import; import = next) {
-        next = import->next;
-        if (import->state != IMPORT_IDLE ||
-            n_uses_ever - import->last_use <= DLX_GPU_IMPORTS_IDLE_USES)
-            continue;
-        unlink_import(import);
-        import->next = *ret;
-        *ret = import;
-    }
+    for (struct dlx_gpu_import *import = list; import; import = import->next)
+        if (import->state == IMPORT_IDLE &&
+            n_uses_ever - import->last_use > DLX_GPU_IMPORTS_IDLE_USES)
+            close_later(import, closing);
 }
 
 /* Tensors are checked against the size in the description, so it has to be the size of the memory
@@ -168,7 +183,7 @@ static int open_entry(const struct dlx_gpu_ops *ops, const struct dlx_gpu_handle
         entry->state = IMPORT_USED;
     else
         unlink_import(entry);
-    (void)pthread_cond_broadcast(&opened);
+    (void)pthread_cond_broadcast(&settled);
     (void)pthread_mutex_unlock(&lock);
     if (r < 0) {
         free(entry);
@@ -202,13 +217,15 @@ int dlx__gpu_import(struct dlx_gpu_publisher publisher, const struct dlx_gpu_han
     *entry = (struct dlx_gpu_import){.state = IMPORT_OPENING,
                                      .publisher = publisher,
                                      .id = handle->id,
+                                     .ops = ops,
                                      .device = device == DLX_GPU_HOME ? home : device,
                                      .access = access,
                                      .n_uses = 1};
+    memcpy(entry->token, handle->token, sizeof entry->token);
     (void)pthread_mutex_lock(&lock);
     struct dlx_gpu_import *found = imports_find(entry);
-    while (found && found->state == IMPORT_OPENING) {
-        (void)pthread_cond_wait(&opened, &lock);
+    while (found && (found->state == IMPORT_OPENING || found->state == IMPORT_CLOSING)) {
+        (void)pthread_cond_wait(&settled, &lock);
         found = imports_find(entry); /* none, if it could not be opened: this thread says why */
     }
     if (found && found->memory.size != handle->size) {
@@ -253,15 +270,13 @@ void dlx__gpu_import_unref(struct dlx_gpu_import *import)
     (void)pthread_mutex_lock(&lock);
     if (--import->n_uses == 0) {
         import->last_use = ++n_uses_ever;
-        if (import->state == IMPORT_LEAVING || !import->memory.ops->import_stays) {
-            unlink_import(import);
-            import->next = NULL;
-            closing = import;
+        if (import->state == IMPORT_LEAVING || !import->ops->import_stays) {
+            close_later(import, &closing);
         } else {
             import->state = IMPORT_IDLE;
-            take_idle(DLX_GPU_IMPORTS_IDLE_MAX, &closing);
+            close_idle(DLX_GPU_IMPORTS_IDLE_MAX, &closing);
         }
-        take_old(&closing);
+        close_old(&closing);
     }
     (void)pthread_mutex_unlock(&lock);
     close_all(closing);
@@ -278,14 +293,12 @@ void dlx__gpu_imports_gone(struct dlx_gpu_publisher publisher, uint64_t id)
         if (!imports_is_of(import, publisher) || (id != 0 && import->id != id))
             continue;
         if (import->state == IMPORT_OPENING) {
-            (void)pthread_cond_wait(&opened, &lock);
+            (void)pthread_cond_wait(&settled, &lock);
             next = list; /* the list may have changed */
         } else if (import->state == IMPORT_USED) {
             import->state = IMPORT_LEAVING;
         } else if (import->state == IMPORT_IDLE) {
-            unlink_import(import);
-            import->next = closing;
-            closing = import;
+            close_later(import, &closing);
         }
     }
     (void)pthread_mutex_unlock(&lock);
@@ -298,7 +311,7 @@ void dlx__gpu_imports_trim(uint32_t n_stay)
     if (dlx__gpu_is_forked())
         return;
     (void)pthread_mutex_lock(&lock);
-    take_idle(n_stay, &closing);
+    close_idle(n_stay, &closing);
     (void)pthread_mutex_unlock(&lock);
     close_all(closing);
 }

@@ -7,11 +7,13 @@
  * opened once for each local GPU and access, whatever number of messages is in it, and by one
  * thread. It stays open for a while when it is idle.
  *
- *     OPENING --> USED <--> IDLE --> closed      too many are idle, or it has been so for long,
+ *     OPENING --> USED <--> IDLE --> CLOSING     too many are idle, or it has been so for long,
  *                  |                             or dlx__gpu_imports_gone()
- *                  +--> LEAVING --> closed       dlx__gpu_imports_gone(); closed with its last use
+ *                  +--> LEAVING --> CLOSING      dlx__gpu_imports_gone(); closed with its last use
  *
- * Memory whose kind may not stay open (gpu/backend.h) goes from USED to closed. Memory that a
+ * Memory whose kind may not stay open (gpu/backend.h) goes from USED to CLOSING. Of the kinds that
+ * drivers let a process open once, an allocation is known by its token, whoever publishes it, and
+ * not opened again before the driver has closed it. Memory that a
  * publisher of this process exports is not opened: it is where it is.
  */
 

@@ -350,6 +350,39 @@ GPU_TEST(a_tensor_of_a_pool_is_taken, 0)
     dlx_test_gpu_pool_free(pool, at);
 }
 
+static void expect_sevens_of_two_topics(int sock)
+{
+    auto_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    struct dlx_subscription *other;
+    ok(dlx_subscribe(x.c, "gpu/b", SUBSCRIBE(.history = 1), &other));
+    DLManagedTensorVersioned *first = dlx_test_gpu_take_tensor(&x), *second;
+    struct dlx_message *m = dlx_test_stream_next(other);
+    ok(dlx_message_tensor(m, 0, &second));
+    dlx_message_unref(m);
+    first->deleter(first);
+    dlx_test_gpu_check(second, N, 7);
+    second->deleter(second);
+    dlx_subscription_unref(other);
+    dlx_test_gpu_check_count(STANDIN_POOL_IMPORTS, 0);
+}
+
+GPU_TEST(a_tensor_of_a_pool_is_taken_from_two_topics, 0)
+{
+    CUmemoryPool pool;
+    struct dlx_publisher *other;
+    auto_gpu_end x = dlx_test_gpu_publish_to(expect_sevens_of_two_topics, NULL);
+    ok(dlx_publisher_new(x.c, "gpu/b", PUBLISHER(.history = 1), &other));
+    CUdeviceptr at = dlx_test_gpu_pool_make(4096, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, &pool);
+    CU_OK(cu.cuMemsetD32(at, 7, N));
+    ok(dlx_publish(other, dlx_test_gpu_tensor_at(at, N, 1), NULL, NULL));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, N, 1), NULL, NULL));
+    dlx_test_gpu_join(&x.peer);
+    dlx_publisher_unref(dlx_steal(x.p));
+    dlx_publisher_unref(other);
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 2);
+    dlx_test_gpu_pool_free(pool, at);
+}
+
 #endif
 
 GPU_MAIN(dlx_test_gpu_stream_case("alloc"))

@@ -8,6 +8,7 @@
 #include "gpu/imports.h"
 #include "tests/harness/fork.h"
 #include <dlpack/dlpack.h>
+#include <fcntl.h>
 
 #define FD_TYPE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 #define MIB     DLX_TEST_GPU_MIB
@@ -324,6 +325,32 @@ GPU_TEST(exports_that_keep_memory_end_with_their_last_use, 0)
     ck_assert(!dlx__gpu_exports_next_gone(exports, &id));
     end();
     dlx_test_gpu_segment_free(&segment);
+    dlx_test_gpu_pool_free(pool, at);
+}
+
+/* Subscribers recognise it by what the driver calls it, which another export would change. */
+GPU_TEST(memory_that_two_publishers_share_is_exported_once, 0)
+{
+    static const struct dlx_gpu_publisher other = {2, 3};
+    struct dlx_gpu_exports *others;
+    struct dlx_gpu_export *second;
+    CUmemoryPool pool;
+    publisher_in_context();
+    CUdeviceptr at = dlx_test_gpu_pool_make(MIB, FD_TYPE, &pool);
+    struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
+    ok(dlx__gpu_exports_new(&others, other));
+    shared(at, 64);
+    ok(dlx__gpu_exports_share(others, kDLCUDA, 0, (void *)(uintptr_t)at, 64, &second, &offset));
+    const struct dlx_gpu_handle *a = dlx__gpu_export_handle(export);
+    const struct dlx_gpu_handle *b = dlx__gpu_export_handle(second);
+    ck_assert_mem_eq(a->token, b->token, sizeof a->token);
+    ck_assert_int_ne(a->chunks[0].fd, b->chunks[0].fd);
+    dlx_test_gpu_check_calls("cuMemPoolExportPointer", 1);
+    end();
+    ck_assert_int_ge(fcntl(b->chunks[0].fd, F_GETFD), FD_CLOEXEC);
+    dlx__gpu_export_unref(second);
+    dlx__gpu_exports_end(others);
+    dlx_test_gpu_state_check(&before);
     dlx_test_gpu_pool_free(pool, at);
 }
 

@@ -171,6 +171,24 @@ GPU_TEST(memory_of_a_pool_is_used_by_another_process_and_closed_at_once, 0)
     dlx_test_gpu_pool_free(pool, at);
 }
 
+/* The driver does not count: of two imports the first that is closed would end both. */
+GPU_TEST(memory_of_a_pool_is_opened_once_whoever_publishes_it, 0)
+{
+    static const struct dlx_gpu_publisher other = {2, 3};
+    struct dlx_gpu_import *second;
+    begin_received(DLX_GPU_CUDA_POOL);
+    dlx_test_gpu_context(0);
+    ok(open_received());
+    received.id = 77; /* as the other publisher calls it */
+    ok(dlx__gpu_import(other, &received, DLX_GPU_HOME, DLX_GPU_READ, NULL, &second));
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)dlx__gpu_import_base(second);
+    dlx_test_gpu_check_calls("cuMemPoolImportPointer", 1);
+    dlx__gpu_import_unref(import);
+    ck_assert_uint_eq(dlx_test_gpu_word(at), 1);
+    dlx__gpu_import_unref(second);
+    dlx_test_gpu_check_count(STANDIN_POOL_IMPORTS, 0);
+}
+
 GPU_LOOP_TEST(chunks_of_an_expandable_segment_are_side_by_side_in_another_process, 0, 3, 0)
 {
     static const uint32_t n_chunks[] = {3, 253, 300};
@@ -490,6 +508,40 @@ GPU_TEST(threads_that_open_at_once_open_once, DLX_TEST_GPU_COUNTS)
     dlx_test_gpu_check_calls("cuMemImportFromShareableHandle", N_ROUNDS);
     dlx_test_gpu_check_count(STANDIN_MAPPINGS, 0);
     ck_assert_int_eq(pthread_barrier_destroy(&barrier), 0);
+}
+
+/* As a subscriber that takes and releases one message after the other, on several threads. */
+static void *open_and_close(void *arg)
+{
+    struct dlx_gpu_import *mine;
+    for (int i = 0; i < N_ROUNDS; i++) {
+        uint64_t word = 0;
+        if (cu.cuCtxSetCurrent(arg) != CUDA_SUCCESS ||
+            dlx__gpu_import(DLX_TEST_GPU_PEER, &received, DLX_GPU_HOME, DLX_GPU_READ, NULL, &mine) <
+                0 ||
+            cu.cuMemcpyDtoH(&word, (CUdeviceptr)(uintptr_t)dlx__gpu_import_base(mine),
+                            sizeof word) != CUDA_SUCCESS ||
+            word != 1)
+            return NULL;
+        dlx__gpu_import_unref(mine);
+    }
+    return arg;
+}
+
+GPU_TEST(memory_of_a_pool_is_not_opened_while_another_thread_closes_it, DLX_TEST_GPU_COUNTS)
+{
+    pthread_t threads[N_THREADS];
+    begin_received(DLX_GPU_CUDA_POOL);
+    CUcontext context = dlx_test_gpu_context(0);
+    ck_assert(standin.standin_delay("cuMemFree", 100000)); /* the others come meanwhile */
+    for (int i = 0; i < N_THREADS; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, open_and_close, context), 0);
+    for (int i = 0; i < N_THREADS; i++) {
+        void *result;
+        ck_assert_int_eq(pthread_join(threads[i], &result), 0);
+        ck_assert_ptr_eq(result, context);
+    }
+    dlx_test_gpu_check_count(STANDIN_POOL_IMPORTS, 0);
 }
 
 static TCase *share_case(void)

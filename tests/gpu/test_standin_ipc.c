@@ -346,6 +346,47 @@ static void pool_exporter(int sock)
     dlx_test_gpu_end_context(0);
 }
 
+static void pool_exporter_of_one(int sock)
+{
+    CUmemoryPool pool;
+    CUmemPoolPtrExportData data[2];
+    int fd;
+    (void)dlx_test_gpu_context(0);
+    CUdeviceptr p = dlx_test_gpu_pool_make(10000, POSIX, &pool);
+    CU_OK(cu.cuMemPoolExportToShareableHandle(&fd, pool, POSIX, 0));
+    CU_OK(cu.cuMemPoolExportPointer(&data[0], p));
+    CU_OK(cu.cuMemPoolExportPointer(&data[1], p));
+    ck_assert_int_ne(memcmp(&data[0], &data[1], sizeof data[0]), 0);
+    dlx_test_gpu_send(sock, data, sizeof data, fd);
+    (void)close(fd);
+    dlx_test_gpu_await(sock);
+    dlx_test_gpu_pool_free(pool, p);
+    dlx_test_gpu_end_context(0);
+}
+
+TEST(imports_of_a_pool_s_pointer_are_not_counted)
+{
+    struct dlx_test_gpu_peer exporter = dlx_test_gpu_start(pool_exporter_of_one);
+    CUmemPoolPtrExportData data[2];
+    CUmemoryPool pools[2];
+    CUdeviceptr p[2];
+    int fd = dlx_test_gpu_receive(exporter.sock, data, sizeof data);
+    (void)dlx_test_gpu_context(0);
+    for (int i = 0; i < 2; i++) {
+        CU_OK(cu.cuMemPoolImportFromShareableHandle(&pools[i], (void *)(intptr_t)fd, POSIX, 0));
+        CU_OK(cu.cuMemPoolImportPointer(&p[i], pools[i], &data[i]));
+    }
+    (void)close(fd);
+    ck_assert_uint_eq(p[0], p[1]);
+    ck_assert_uint_eq(standin.standin_count(STANDIN_POOL_IMPORTS), 1);
+    CU_OK(cu.cuMemFree(p[0]));
+    CU_FAILS(cu.cuMemFree(p[1]), CUDA_ERROR_INVALID_VALUE);
+    for (int i = 0; i < 2; i++)
+        CU_OK(cu.cuMemPoolDestroy(pools[i]));
+    dlx_test_gpu_tell(exporter.sock);
+    dlx_test_gpu_join(&exporter);
+}
+
 TEST(pools_between_processes)
 {
     CUmemPoolPtrExportData data;

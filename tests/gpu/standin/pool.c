@@ -254,7 +254,20 @@ CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData *ret, CUdeviceptr
     if (!r || r->kind != RANGE_POOL || r->base != address || r->is_freeing ||
         r->backing->prop.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE)
         return CUDA_ERROR_INVALID_VALUE;
-    return share_publish(r, r->pool->id, ret);
+    CUresult code = share_publish(r, r->pool->id, ret);
+    /* Two exports of one pointer differ, as nothing promises that they do not. */
+    static unsigned n_exports;
+    ret->reserved[sizeof ret->reserved - 1] = (unsigned char)++n_exports;
+    return code;
+}
+
+/* An import of a pointer that is imported already is not counted: the first one that is freed ends
+ * all of them. */
+static struct range *imported_before(const struct share_name *name)
+{
+    struct range *r;
+    LIST_FIND(r, &state.ranges, r->kind == RANGE_POOL_IMPORT && r->share_id == name->id);
+    return r;
 }
 
 CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *ret, CUmemoryPool handle,
@@ -269,7 +282,13 @@ CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *ret, CUmemoryPool handle,
     CUresult code = share_import(data, p->id, &share, &name);
     if (code != CUDA_SUCCESS)
         return code;
-    struct range *r = range_new(RANGE_POOL_IMPORT, 0, share.size, p->backing->fd, share.offset);
+    struct range *r = imported_before(&name);
+    if (r) {
+        share_close(name.id, name.slot);
+        *ret = r->base;
+        return CUDA_SUCCESS;
+    }
+    r = range_new(RANGE_POOL_IMPORT, 0, share.size, p->backing->fd, share.offset);
     if (!r) {
         share_close(name.id, name.slot);
         return CUDA_ERROR_OUT_OF_MEMORY;
