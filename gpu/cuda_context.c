@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <string.h>
 
+/* A CUdevice is the ordinal of the device in this process. */
 int dlx__cuda_device(const struct dlx_cuda *cu, int32_t device, CUdevice *ret)
 {
     CUresult result = cu->cuDeviceGet(ret, device);
@@ -42,6 +43,93 @@ int dlx__cuda_enter(const struct dlx_cuda *cu, int32_t device, struct dlx_cuda_s
     ret->retained = dev;
     ret->is_retained = true;
     return 0;
+}
+
+int dlx__cuda_enter_if_active(const struct dlx_cuda *cu, int32_t device, struct dlx_cuda_scope *ret,
+                              bool *ret_entered)
+{
+    CUdevice dev;
+    unsigned flags;
+    int active = 0;
+    int r = dlx__cuda_device(cu, device, &dev);
+    if (r < 0)
+        return r;
+    CUresult result = cu->cuDevicePrimaryCtxGetState(dev, &flags, &active);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "cuDevicePrimaryCtxGetState of CUDA device %d", device);
+    *ret_entered = active != 0;
+    return active ? dlx__cuda_enter(cu, device, ret) : 0;
+}
+
+/* `*ret` is NULL for a special stream, unless the current context is one of the device. */
+static CUresult find_context(const struct dlx_cuda *cu, int32_t device, CUstream stream,
+                             CUcontext *ret)
+{
+    CUcontext current = NULL;
+    CUdevice of = 0;
+    struct dlx_cuda_scope scope;
+    bool entered = false;
+    CUresult result = cu->cuCtxGetCurrent(&current);
+    *ret = NULL;
+    if (result == CUDA_SUCCESS && (uintptr_t)stream > (uintptr_t)CU_STREAM_PER_THREAD) {
+        /* cuda.h does not say whether a thread without a context may ask. */
+        if (!current)
+            (void)dlx__cuda_enter_if_active(cu, device, &scope, &entered);
+        result = cu->cuStreamGetCtx(stream, ret);
+        if (entered)
+            dlx__cuda_leave(&scope);
+        return result;
+    }
+    if (result == CUDA_SUCCESS && current)
+        result = cu->cuCtxGetDevice(&of);
+    if (result == CUDA_SUCCESS && current && of == device)
+        *ret = current;
+    return result;
+}
+
+/* Retain the current context, if it is a primary one. */
+static CUresult retain_primary(const struct dlx_cuda *cu, struct dlx_cuda_scope *scope)
+{
+    CUcontext primary;
+    CUdevice dev = 0;
+    unsigned flags;
+    int active = 0;
+    unsigned long long id = 0, of_primary = 0;
+    CUresult result = cu->cuCtxGetDevice(&dev);
+    if (result == CUDA_SUCCESS)
+        result = cu->cuDevicePrimaryCtxGetState(dev, &flags, &active);
+    if (result == CUDA_SUCCESS && active)
+        result = cu->cuDevicePrimaryCtxRetain(&primary, dev);
+    if (result != CUDA_SUCCESS || !active)
+        return result;
+    result = cu->cuCtxGetId(NULL, &id);
+    if (result == CUDA_SUCCESS)
+        result = cu->cuCtxGetId(primary, &of_primary);
+    scope->retained = dev;
+    scope->is_retained = result == CUDA_SUCCESS && id == of_primary;
+    if (!scope->is_retained)
+        (void)cu->cuDevicePrimaryCtxRelease(dev);
+    return result;
+}
+
+int dlx__cuda_enter_stream(const struct dlx_cuda *cu, int32_t device, CUstream stream,
+                           struct dlx_cuda_scope *ret, bool *ret_entered)
+{
+    CUcontext context = NULL;
+    int r = 0;
+    CUresult result = find_context(cu, device, stream, &context);
+    if (result == CUDA_SUCCESS && !context)
+        return dlx__cuda_enter_if_active(cu, device, ret, ret_entered);
+    if (result == CUDA_SUCCESS)
+        r = dlx__cuda_enter_context(cu, context, ret);
+    if (result != CUDA_SUCCESS || r < 0)
+        return r < 0 ? r : dlx__cuda_fail(cu, result, "cannot find the context of a CUDA stream");
+    result = retain_primary(cu, ret);
+    *ret_entered = result == CUDA_SUCCESS;
+    if (*ret_entered)
+        return 0;
+    dlx__cuda_leave(ret);
+    return dlx__cuda_fail(cu, result, "cannot find the context of a CUDA stream");
 }
 
 void dlx__cuda_leave(struct dlx_cuda_scope *scope)

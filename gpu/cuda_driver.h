@@ -21,6 +21,8 @@
     X(cuDevicePrimaryCtxRelease)                                                                   \
     X(cuDevicePrimaryCtxGetState)                                                                  \
     X(cuCtxGetId)                                                                                  \
+    X(cuCtxGetCurrent)                                                                             \
+    X(cuCtxGetDevice)                                                                              \
     X(cuCtxSynchronize)                                                                            \
     X(cuCtxPushCurrent)                                                                            \
     X(cuCtxPopCurrent)                                                                             \
@@ -98,6 +100,17 @@ struct dlx_cuda_scope {
     bool is_retained;
 };
 int dlx__cuda_enter(const struct dlx_cuda *cu, int32_t device, struct dlx_cuda_scope *ret);
+/* The same if there is a primary context, since waiting is no reason to make one; else nothing. */
+int dlx__cuda_enter_if_active(const struct dlx_cuda *cu, int32_t device, struct dlx_cuda_scope *ret,
+                              bool *ret_entered);
+/*
+ * Make the context of a stream current, which may be one of any device: its primary context, and
+ * then the scope retains it, or one that the program made, which nobody can retain. NULL and the
+ * other special streams are those of the calling thread's context if that is one of `device`, else
+ * of the primary context of `device`; without either nothing is entered.
+ */
+int dlx__cuda_enter_stream(const struct dlx_cuda *cu, int32_t device, CUstream stream,
+                           struct dlx_cuda_scope *ret, bool *ret_entered);
 /* Enter a context that the caller does not own. */
 int dlx__cuda_enter_context(const struct dlx_cuda *cu, CUcontext context,
                             struct dlx_cuda_scope *ret);
@@ -125,10 +138,6 @@ int dlx__cuda_check_size(const struct dlx_cuda *cu, CUdeviceptr at, uint64_t siz
 CUmemAccessDesc dlx__cuda_access(int32_t device, enum dlx_gpu_access access);
 
 /* gpu/cuda_wait.c */
-/* Make the primary context of a device current, if there is one: to wait is no reason to make
- * one. */
-int dlx__cuda_enter_if_active(const struct dlx_cuda *cu, int32_t device, struct dlx_cuda_scope *ret,
-                              bool *ret_entered);
 /* DLX_E_INVALID: it is being captured. */
 int dlx__cuda_check_stream(const struct dlx_cuda *cu, CUstream stream);
 int dlx__cuda_wait_stream(int32_t device, void *stream);

@@ -3,22 +3,6 @@
 #include "common/error.h"
 #include "gpu/cuda_driver.h"
 
-int dlx__cuda_enter_if_active(const struct dlx_cuda *cu, int32_t device, struct dlx_cuda_scope *ret,
-                              bool *ret_entered)
-{
-    CUdevice dev;
-    unsigned flags;
-    int active = 0;
-    int r = dlx__cuda_device(cu, device, &dev);
-    if (r < 0)
-        return r;
-    CUresult result = cu->cuDevicePrimaryCtxGetState(dev, &flags, &active);
-    if (result != CUDA_SUCCESS)
-        return dlx__cuda_fail(cu, result, "cuDevicePrimaryCtxGetState of CUDA device %d", device);
-    *ret_entered = active != 0;
-    return active ? dlx__cuda_enter(cu, device, ret) : 0;
-}
-
 int dlx__cuda_check_stream(const struct dlx_cuda *cu, CUstream stream)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -45,39 +29,76 @@ int dlx__cuda_wait_stream(int32_t device, void *stream)
     bool entered = false;
     int r = dlx__cuda(&cu);
     if (r == 0)
-        r = dlx__cuda_enter_if_active(cu, device, &scope, &entered);
-    if (r < 0)
+        r = dlx__cuda_enter_stream(cu, device, stream, &scope, &entered);
+    if (r < 0 || !entered)
         return r;
     r = wait_stream(cu, stream);
-    if (entered)
-        dlx__cuda_leave(&scope);
+    dlx__cuda_leave(&scope);
     return r;
+}
+
+/* Leaves the scope. */
+static int wait_context(struct dlx_cuda_scope *scope, int32_t device)
+{
+    const struct dlx_cuda *cu = scope->cu;
+    CUresult result = cu->cuCtxSynchronize();
+    dlx__cuda_leave(scope);
+    return result == CUDA_SUCCESS
+               ? 0
+               : dlx__cuda_fail(cu, result, "cannot wait for CUDA device %d", device);
 }
 
 int dlx__cuda_wait_device(int32_t device)
 {
     const struct dlx_cuda *cu;
     struct dlx_cuda_scope scope;
-    bool entered = false;
-    int r = dlx__cuda(&cu);
+    bool entered = false, is_own = false;
+    int r = dlx__cuda(&cu), waited = 0;
     if (r == 0)
-        r = dlx__cuda_enter_if_active(cu, device, &scope, &entered);
-    if (r < 0 || !entered)
-        return r;
-    CUresult result = cu->cuCtxSynchronize();
-    dlx__cuda_leave(&scope);
-    return result == CUDA_SUCCESS
-               ? 0
-               : dlx__cuda_fail(cu, result, "cannot wait for CUDA device %d", device);
+        r = dlx__cuda_enter_stream(cu, device, NULL, &scope, &entered);
+    if (r == 0 && entered) {
+        is_own = !scope.is_retained;
+        waited = wait_context(&scope, device);
+    }
+    if (r < 0 || !is_own)
+        return DLX_MIN(r, waited);
+    r = dlx__cuda_enter_if_active(cu, device, &scope, &entered);
+    if (r == 0 && entered)
+        r = wait_context(&scope, device);
+    return DLX_MIN(r, waited);
 }
 
-int dlx__cuda_copy(int32_t device, void *to, const void *from, uint64_t size, void *stream)
+/* Make a context current in which `*stream` copies on the device. A stream of another device is
+ * waited for, and the copy is on a default stream of this one. */
+static int enter_for_copy(const struct dlx_cuda *cu, int32_t device, CUstream *stream,
+                          struct dlx_cuda_scope *ret)
+{
+    bool entered = false;
+    CUdevice of = device;
+    int r = dlx__cuda_enter_stream(cu, device, *stream, ret, &entered);
+    if (r < 0)
+        return r;
+    CUresult result = entered ? cu->cuCtxGetDevice(&of) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS)
+        r = dlx__cuda_fail(cu, result, "cuCtxGetDevice");
+    else if (of != device)
+        r = wait_stream(cu, *stream);
+    if (entered && (r < 0 || of != device))
+        dlx__cuda_leave(ret);
+    else if (entered)
+        return 0;
+    *stream = of == device ? *stream : CU_STREAM_PER_THREAD;
+    return r < 0 ? r : dlx__cuda_enter(cu, device, ret);
+}
+
+int dlx__cuda_copy(int32_t device, void *to, const void *from, uint64_t size, void *on_stream)
 {
     const struct dlx_cuda *cu;
     struct dlx_cuda_scope scope;
+    CUstream stream = on_stream;
     int r = dlx__cuda(&cu);
     if (r == 0)
-        r = dlx__cuda_enter(cu, device, &scope);
+        r = enter_for_copy(cu, device, &stream, &scope);
     if (r < 0)
         return r;
     r = dlx__cuda_check_stream(cu, stream);
@@ -96,6 +117,9 @@ int dlx__cuda_copy(int32_t device, void *to, const void *from, uint64_t size, vo
 
 /* ---- events -------------------------------------------------------------------------------- */
 
+/* Events are of primary contexts alone: one of a context that the program has made would end with
+ * that, perhaps while a thread waits for it. */
+
 /* An event on a default stream would wait for work of other streams, too. */
 static bool is_idle(const struct dlx_cuda *cu, CUstream stream)
 {
@@ -103,11 +127,14 @@ static bool is_idle(const struct dlx_cuda *cu, CUstream stream)
            cu->cuStreamQuery(stream) == CUDA_SUCCESS;
 }
 
-static int cuda_wait_record(const struct dlx_cuda *cu, CUstream stream, CUevent *ret)
+static int cuda_wait_record(const struct dlx_cuda *cu, CUstream stream, bool is_primary,
+                            CUevent *ret)
 {
     int r = dlx__cuda_check_stream(cu, stream);
     if (r < 0 || is_idle(cu, stream))
         return r;
+    if (!is_primary)
+        return dlx__fail(DLX_E_DEVICE, "the CUDA stream is not of a primary context");
     CUresult result = cu->cuEventCreate(ret, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
     if (result != CUDA_SUCCESS)
         return dlx__cuda_fail(cu, result, "cuEventCreate");
@@ -126,18 +153,16 @@ int dlx__cuda_event_record(int32_t device, void *stream, struct dlx_gpu_event *r
     bool entered = false;
     int r = dlx__cuda(&cu);
     if (r == 0)
-        r = dlx__cuda_enter_if_active(cu, device, &scope, &entered);
-    if (r < 0)
+        r = dlx__cuda_enter_stream(cu, device, stream, &scope, &entered);
+    if (r < 0 || !entered)
         return r;
-    /* Nothing of this process runs there without a context, which may be one of its own making. */
-    r = entered ? cuda_wait_record(cu, stream, &event) : wait_stream(cu, stream);
-    ret->event = event;
-    if (entered) {
-        ret->has_context = r == 0 && event && scope.is_retained;
-        ret->context = scope.retained;
-        scope.is_retained = scope.is_retained && !ret->has_context;
-        dlx__cuda_leave(&scope);
+    r = cuda_wait_record(cu, stream, scope.is_retained, &event);
+    if (event) {
+        ret->event = event;
+        ret->device = scope.retained;
+        scope.is_retained = false; /* until dlx__cuda_event_end() */
     }
+    dlx__cuda_leave(&scope);
     return r;
 }
 
@@ -163,6 +188,5 @@ void dlx__cuda_event_end(struct dlx_gpu_event *event)
     if (dlx__cuda(&cu) < 0)
         return;
     (void)cu->cuEventDestroy(event->event);
-    if (event->has_context)
-        (void)cu->cuDevicePrimaryCtxRelease(event->context);
+    (void)cu->cuDevicePrimaryCtxRelease(event->device);
 }

@@ -21,11 +21,14 @@ int dlx__gpu_uuid(int32_t device_type, int32_t device, struct dlx_gpu_uuid *ret)
 int dlx__gpu_ordinal(int32_t device_type, const struct dlx_gpu_uuid *uuid, int32_t *ret);
 
 /*
- * Wait until the work on a stream of the GPU is done; NULL is the default stream. DLX_E_INVALID:
- * the stream is being captured, and nothing was done. Makes no context.
+ * Wait until the work on a stream is done. The stream may be one of another GPU. NULL, and what
+ * else the driver calls a default stream, is that of the calling thread's context if that is one of
+ * the GPU, else of the GPU's primary context. DLX_E_INVALID: the stream is being captured, and
+ * nothing was done. Makes no context.
  */
 int dlx__gpu_wait_stream(int32_t device_type, int32_t device, void *stream);
-/* The same for all work of this process on the GPU. */
+/* The same for all work of this process on the GPU, as far as it is known: in the primary context,
+ * and in the calling thread's if that is one of this GPU. */
 int dlx__gpu_wait_device(int32_t device_type, int32_t device);
 
 /* Can the GPU copy all of it? DLX_E_DEVICE: no, and the message says why. An attempt to copy it
@@ -34,16 +37,18 @@ int dlx__gpu_check_range(int32_t device_type, int32_t device, const void *ptr, u
 
 /*
  * Copy memory that passed that check to other memory of the GPU: after the work that is on the
- * stream, and wait for that. DLX_E_INVALID: the stream is being captured, and nothing was done.
+ * stream, which is as of dlx__gpu_wait_stream(), and wait for that. DLX_E_INVALID: the stream is
+ * being captured, and nothing was done.
  */
 int dlx__gpu_copy(int32_t device_type, int32_t device, void *to, const void *from, uint64_t size,
                   void *stream);
 
 /*
- * The work that is on a stream of the GPU now; NULL is the default stream. Returns 1 if it is not
- * done: dlx__gpu_event_wait() waits for it, and dlx__gpu_event_end() follows. Returns 0 if it is
- * done, or was waited for because the backend has no events that can be trusted (`*ret_waited`).
- * DLX_E_INVALID: the stream is being captured, and nothing was done. Makes no context.
+ * The work that is on a stream now; the stream is as of dlx__gpu_wait_stream(). Returns 1 if it is
+ * not done: dlx__gpu_event_wait() waits for it, and dlx__gpu_event_end() follows. Returns 0 if it
+ * is done, or was waited for (`*ret_waited`), because the backend has no events that can be trusted
+ * or the stream is of a context that is not a primary one. DLX_E_INVALID: the stream is being
+ * captured, and nothing was done. Makes no context.
  */
 int dlx__gpu_event_record(int32_t device_type, int32_t device, void *stream,
                           struct dlx_gpu_event *ret, bool *ret_waited);

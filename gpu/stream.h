@@ -13,9 +13,7 @@ struct dlx_gpu_gate_page;
 /* A point in a stream. All zero: none, or one that was reached. */
 struct dlx_gpu_event {
     const struct dlx_gpu_api *api;
-    int32_t device;
-    bool has_context; /* it keeps the primary context of `device` */
-    int context;      /* whose CUdevice is this */
+    int32_t device; /* of its stream; CUDA: whose primary context it keeps */
     void *event;
 };
 

@@ -31,8 +31,11 @@
  * DLX_E_DEVICE and the reason, unless `stage` asks for a copy. Nothing is ever copied through the
  * host. The tensors are ready when the work that is on `stream` of struct dlx_publish_args at the
  * time of the call is done. dlx_publish() does not wait for that: a thread of the publisher does,
- * and subscribers wait for its signal. On HIP, in debug mode, and if the driver cannot make an
- * event for the stream, dlx_publish() waits and counts it (`gpu_waits`). A stream that is being
+ * and subscribers wait for its signal. The stream may be one of another GPU than the tensors'. A
+ * default stream (NULL, 1 and 2 of CUDA) is that of each GPU of the message: of the calling
+ * thread's context if that is a context of the GPU, else of the GPU's primary context. On HIP, in
+ * debug mode, and if the driver cannot make an event for the stream, as for one of a context that
+ * is not a primary one, dlx_publish() waits and counts it (`gpu_waits`). A stream that is being
  * captured is refused with DLX_E_INVALID.
  *
  * With `stage`, a tensor that would be refused with DLX_E_DEVICE is copied on its own GPU, with its
@@ -73,9 +76,11 @@
  * does, and the message is held until then. If too many messages are held, a dlx_take() with a
  * timeout waits for such a release. dlx_subscription_unref() waits for all of these streams. The
  * deleter itself waits, and `gpu_waits` counts it, if no stream was named (for all work of this
- * process on the GPU), on HIP, if the driver cannot make an event for the stream, and if the
- * subscription has ended. Tensors on the CPU from which a GPU copies are released likewise, once a
- * stream was named.
+ * process on the GPU), on HIP, if the driver cannot make an event for the stream, as above, and if
+ * the subscription has ended. "All work of this process on the GPU" is what is in its primary
+ * context and in the calling thread's context, if that is one of this GPU: work in a context that
+ * the program made and that is current elsewhere is not waited for, so name its streams. Tensors on
+ * the CPU from which a GPU copies are released likewise, once a stream was named.
  *
  * Graphs. While a stream of the process is captured, name the streams of each tensor that is
  * deleted: CUDA refuses to wait for all work on the GPU then, and invalidates the capture.

@@ -204,6 +204,18 @@ CUcontext dlx_test_gpu_context(int device)
     return context;
 }
 
+CUcontext dlx_test_gpu_own_context(int device)
+{
+    CUcontext context;
+    CU_OK(cu.cuInit(0));
+#if CUDA_VERSION < 13000
+    CU_OK(cu.cuCtxCreate(&context, 0, device));
+#else
+    CU_OK(cu.cuCtxCreate(&context, NULL, 0, device));
+#endif
+    return context;
+}
+
 CUmemAllocationProp dlx_test_gpu_prop(int device)
 {
     return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,

@@ -90,6 +90,9 @@ void dlx_test_gpu_turn(int sock);
 
 /* Initialises the driver, and makes a context of the device current. */
 CUcontext dlx_test_gpu_context(int device);
+/* A context of the device that is not its primary one, as PyCUDA's; it is current. The caller
+ * destroys it. */
+CUcontext dlx_test_gpu_own_context(int device);
 /* Calls of the driver that have to pass, or to fail with that code. */
 #define CU_OK(call)          ck_assert_int_eq(call, CUDA_SUCCESS)
 #define CU_FAILS(call, code) ck_assert_int_eq(call, code)

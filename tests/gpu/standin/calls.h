@@ -27,6 +27,9 @@
     X(cuDevicePrimaryCtxRetain, 7000, 0)                                                           \
     X(cuDevicePrimaryCtxRelease, 7000, 0)                                                          \
     X(cuDevicePrimaryCtxGetState, 7000, 0)                                                         \
+    X(cuCtxCreate, 3020, 0)                                                                        \
+    X(cuCtxDestroy, 4000, 0)                                                                       \
+    X(cuCtxGetDevice, 2000, CONTEXT)                                                               \
     X(cuCtxPushCurrent, 4000, 0)                                                                   \
     X(cuCtxPopCurrent, 4000, 0)                                                                    \
     X(cuCtxSetCurrent, 4000, 0)                                                                    \

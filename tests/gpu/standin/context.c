@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contexts: the primary one of each device, and each thread's stack of them. */
+/* Contexts: the primary one of each device, those of a program's own, and each thread's stack. */
 #include "tests/gpu/standin/machine.h"
 #include <stdlib.h>
 
@@ -29,19 +29,18 @@ void context_poison(struct context *context, CUresult code)
     signal_change();
 }
 
-static CUresult context_new(int device)
+static struct context *context_new(int device)
 {
     struct context *context = calloc(1, sizeof *context);
     if (!context)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return NULL;
     context->device = device;
     context->id = ++state.last_id;
     LIST_INSERT_HEAD(&state.contexts, context, link);
-    state.primary[device] = context;
     count_add(STANDIN_CONTEXTS, 1);
     count_add(STANDIN_CONTEXTS_MADE, 1);
     atomic_fetch_add(&process->contexts_made[state.visible[device]], 1);
-    return CUDA_SUCCESS;
+    return context;
 }
 
 /* Destroying a context destroys its streams and events, and frees its memory. */
@@ -79,8 +78,10 @@ void context_destroy(struct context *context)
     while (context->n_workers > 0)
         wait_change();
     context_sweep(context);
-    state.primary[context->device] = NULL;
-    state.n_primary[context->device] = 0;
+    if (state.primary[context->device] == context) {
+        state.primary[context->device] = NULL;
+        state.n_primary[context->device] = 0;
+    }
     count_add(STANDIN_CONTEXTS, -1);
 }
 
@@ -88,11 +89,10 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
 {
     ENTER(cuDevicePrimaryCtxRetain);
     CHECK_DEVICE(device);
-    if (!state.primary[device]) {
-        CUresult code = context_new(device);
-        if (code != CUDA_SUCCESS)
-            return code;
-    }
+    if (!state.primary[device])
+        state.primary[device] = context_new(device);
+    if (!state.primary[device])
+        return CUDA_ERROR_OUT_OF_MEMORY;
     state.n_primary[device]++;
     *ret = (CUcontext)state.primary[device];
     return CUDA_SUCCESS;
@@ -161,6 +161,56 @@ CUresult CUDAAPI cuCtxGetCurrent(CUcontext *ret)
 {
     ENTER(cuCtxGetCurrent);
     *ret = (CUcontext)context_current();
+    return CUDA_SUCCESS;
+}
+
+/* Makes a context that is not the primary one, and current. */
+static CUresult own_context(CUcontext *ret, CUdevice device)
+{
+    CHECK_DEVICE(device);
+    if (depth == MAX_DEPTH)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct context *context = context_new(device);
+    if (!context)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    stack[depth++] = context;
+    *ret = (CUcontext)context;
+    return CUDA_SUCCESS;
+}
+
+#if CUDA_VERSION < 13000
+CUresult CUDAAPI cuCtxCreate(CUcontext *ret, unsigned flags, CUdevice device)
+{
+    ENTER(cuCtxCreate);
+    return flags == 0 ? own_context(ret, device) : CUDA_ERROR_INVALID_VALUE;
+}
+#else
+CUresult CUDAAPI cuCtxCreate(CUcontext *ret, CUctxCreateParams *params, unsigned flags,
+                             CUdevice device)
+{
+    ENTER(cuCtxCreate);
+    return !params && flags == 0 ? own_context(ret, device) : CUDA_ERROR_INVALID_VALUE;
+}
+#endif
+
+/* Other threads may still have it on their stacks. A primary context is not to be destroyed so. */
+CUresult CUDAAPI cuCtxDestroy(CUcontext handle)
+{
+    ENTER(cuCtxDestroy);
+    struct context *context = (struct context *)handle;
+    CUresult code = context_check(context);
+    if (code != CUDA_SUCCESS || context == state.primary[context->device])
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (context_current() == context)
+        depth--;
+    context_destroy(context);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetDevice(CUdevice *ret)
+{
+    ENTER(cuCtxGetDevice);
+    *ret = call.context->device;
     return CUDA_SUCCESS;
 }
 

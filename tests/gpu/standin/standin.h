@@ -24,7 +24,7 @@
 
 /* Counts of one process. The first group is what exists now; the second only grows. */
 #define STANDIN_COUNTERS(X)                                                                        \
-    X(CONTEXTS) /* primary contexts */                                                             \
+    X(CONTEXTS) /* primary contexts, and others */                                                 \
     X(STREAMS)  /* created and not destroyed; a context's default streams do not count */          \
     X(EVENTS)                                                                                      \
     X(ALLOCATIONS)      /* of cuMemAlloc, cuMemAllocManaged and pools */                           \
