@@ -665,6 +665,9 @@ int dlx_message_tensor(struct dlx_message *m, uint32_t i, DLManagedTensorVersion
 int dlx_message_tensor_on(struct dlx_message *m, uint32_t i, void *stream,
                           DLManagedTensorVersioned **ret)
 {
+    if (stream == DLX_STREAM_ALL || stream == DLX_STREAM_NONE)
+        return dlx__fail(DLX_E_INVALID, "dlx_message_tensor_on: DLX_STREAM_ALL and DLX_STREAM_NONE "
+                                        "are for dlx_tensor_used_on()");
     return tensor_slowly(m, i, &stream, ret);
 }
 

@@ -366,7 +366,8 @@ static void waits_end(struct dlx_gpu_receiver *receiver)
     receiver->has_waiter = false;
 }
 
-/* The streams that use a tensor. */
+/* The streams that use a tensor: DLX_STREAM_ALL alone, or others; DLX_STREAM_NONE is an empty list.
+ */
 struct dlx_gpu_streams {
     uint32_t n;
     void *streams[];
@@ -378,6 +379,7 @@ struct release {
     struct dlx_gpu_receiver *receiver;
     struct dlx_export *export;
     uintptr_t stream; /* as of struct dlx_gpu_releaser */
+    bool is_on_all;   /* it may be used by any stream of the device, and there are no events */
     struct dlx_gpu_event events[];
 };
 
@@ -431,6 +433,11 @@ static bool find_device(const struct dlx_export *e, DLDevice *ret)
     return true;
 }
 
+static bool is_all(const struct dlx_gpu_streams *s)
+{
+    return s->n == 1 && s->streams[0] == DLX_STREAM_ALL;
+}
+
 /* The work has ended, or the GPU is lost. If the export's streams could not be waited for, this
  * waits for the whole device. */
 static void finish_export(struct dlx_export *e, int result)
@@ -451,7 +458,7 @@ static void release_done(struct dlx_gpu_job *job, int result)
 {
     struct release *release = (struct release *)(void *)job;
     struct dlx_gpu_receiver *receiver = release->receiver;
-    finish_export(release->export, result);
+    finish_export(release->export, release->is_on_all ? DLX_E_EMPTY : result);
     dlx__message_abandon(release->export); /* may be the last that refers to its link */
     free(release);
     (void)atomic_fetch_add_explicit(&receiver->n_done, 1, memory_order_release);
@@ -497,14 +504,16 @@ static int record(struct dlx_export *e, DLDevice device, const struct dlx_gpu_st
 {
     struct release *release = calloc(1, sizeof *release + s->n * sizeof release->events[0]);
     int r = release ? 0 : DLX_E_NO_MEMORY;
-    for (uint32_t i = 0; r >= 0 && i < s->n; i++) {
+    bool is_on_all = is_all(s);
+    for (uint32_t i = 0; r >= 0 && i < s->n && !is_on_all; i++) {
         bool waited = false;
         r = dlx__gpu_event_record((int32_t)device.device_type, device.device_id, s->streams[i],
                                   &release->events[release->job.n_events], &waited);
         release->job.n_events += r == 1;
         *ret_waited |= waited;
     }
-    if (r >= 0 && release->job.n_events > 0) {
+    if (r >= 0 && (is_on_all || release->job.n_events > 0)) {
+        release->is_on_all = is_on_all;
         release->job.events = release->events;
         release->job.done = release_done;
         release->receiver = receiver_of(e);
@@ -513,7 +522,7 @@ static int record(struct dlx_export *e, DLDevice device, const struct dlx_gpu_st
         if (leave_to_thread(release->receiver, release))
             return 1;
         *ret_waited = true;
-        r = dlx__gpu_job_wait(&release->job);
+        r = is_on_all ? DLX_E_EMPTY : dlx__gpu_job_wait(&release->job);
     }
     for (uint32_t i = 0; release && i < release->job.n_events; i++)
         dlx__gpu_event_end(&release->events[i]);
@@ -545,7 +554,10 @@ static bool release_tensor(struct dlx_export *e)
 
 int dlx__gpu_use_on(struct dlx_export *e, void *stream)
 {
+    bool is_none = stream == DLX_STREAM_NONE;
     uint32_t n = e->streams ? e->streams->n : 0;
+    if (is_none || stream == DLX_STREAM_ALL || (n > 0 && is_all(e->streams)))
+        n = 0;
     for (uint32_t i = 0; i < n; i++)
         if (e->streams->streams[i] == stream)
             return 0;
@@ -553,7 +565,7 @@ int dlx__gpu_use_on(struct dlx_export *e, void *stream)
     if (!s)
         return dlx__fail(DLX_E_NO_MEMORY, "list of %u streams", n + 1);
     s->streams[n] = stream;
-    s->n = n + 1;
+    s->n = is_none ? 0 : n + 1;
     e->streams = s;
     return 0;
 }

@@ -553,7 +553,8 @@ struct dlx_subscribe_args {
     int64_t spin_ns;
     /** A GPU, {kDLCUDA, 0} or {kDLROCM, 0}, that copies from received tensors by itself: the CPU
      *  memory of each publisher is pinned for it. Zeros: none. A copy in a queue reads the tensor
-     *  later, so name its stream with dlx_tensor_used_on(). See docs/GPU.md, "Pinned memory". */
+     *  later, so name its stream, or DLX_STREAM_ALL, with dlx_tensor_used_on(). See docs/GPU.md,
+     *  "Pinned memory". */
     DLDevice pin;
     /** When dlx_take() fails with DLX_E_PUBLISHER_GONE: when no publisher is attached, at least
      *  this many have left, and everything they published was taken. Then the count begins again.

@@ -148,10 +148,18 @@ DLX_API int dlx_tensor_status(const DLManagedTensorVersioned *tensor);
  */
 DLX_API int dlx_message_status(const struct dlx_message *m);
 
+/** For dlx_tensor_used_on(), where the streams that use a tensor are not known: its release waits
+ *  for all work of this process on the GPU, in a thread of the subscription. That wait invalidates
+ *  the capture of any stream of the process. */
+#define DLX_STREAM_ALL ((void *)(UINTPTR_MAX - 1))
+/** For dlx_tensor_used_on(): no stream uses the tensor, and its release waits for nothing. */
+#define DLX_STREAM_NONE ((void *)UINTPTR_MAX)
+
 /**
  * Declares that work on `stream` (CUstream or hipStream_t; NULL: the default stream) uses a tensor
  * of dlx_message_tensor() that is on a GPU. It may be called several times, for several streams.
- * One thread at a time for a tensor.
+ * One thread at a time for a tensor. DLX_STREAM_ALL and DLX_STREAM_NONE replace what was named
+ * before, and the next stream that is named replaces them.
  *
  * The tensor is released when the work is done that is on these streams at the time of its deleter;
  * if no stream was named, when all work of this process on the GPU is done. The streams must exist
@@ -159,8 +167,9 @@ DLX_API int dlx_message_status(const struct dlx_message *m);
  *
  * A tensor on the CPU may be named, too, if its subscription has `pin` (struct dlx_subscribe_args)
  * and a copy from it to that GPU was put on the stream: its memory is not written again before the
- * copy is done. If no stream was named, its deleter waits for nothing. The call may replace
- * `deleter` in `tensor`, so a copy of the struct must be made anew after it.
+ * copy is done. If no stream was named, its deleter waits for nothing: name DLX_STREAM_ALL if code
+ * that is not known may copy from it without waiting. The call may replace `deleter` in `tensor`:
+ * make a copy of the struct anew after it.
  *
  * Returns 0; DLX_E_INVALID (the tensor is not of dlx_message_tensor()), DLX_E_DEVICE (it is not on
  * a GPU, or is empty, and its subscription has no `pin`), DLX_E_NO_MEMORY, DLX_E_FORKED.

@@ -138,8 +138,9 @@ class Methods:
                     the messages of others count as lost, with an "unseen" event. Each costs 4 KiB
         spin      longest busy wait in seconds before sleeping; "never" (or 0), "always"; None:
                   adaptive
-        pin       a GPU ("cuda:0") that copies by itself from CPU memory of publishers: keep a
-                  tensor until a copy in a queue is done (docs/GPU.md); None: no GPU
+        pin       a GPU ("cuda:0") that copies by itself from CPU memory of publishers. A tensor
+                  is given back when all work on this GPU is done that was queued before, or only
+                  that of the streams of t.used_on() (docs/GPU.md); None: no GPU
         private   tensors are writable, like those of msg.private(): no other object sees what is
                   written, not even another msg[key]. From 256 KiB on, a page is copied when it is
                   written to; a smaller tensor is copied at once. A tensor on a GPU raises

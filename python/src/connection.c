@@ -227,7 +227,10 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
     struct dlx_client *c = dlxpy_connection_enter(self, &wait);
     PyObject *ret = NULL;
     if (c && dlxpy_connection_leave(self, &wait, dlx_subscribe(c, topic, &sub, &s)) == 0)
-        ret = dlxpy_subscription_new(s, topic, timeout_ns, is_private,
+        ret = dlxpy_subscription_new(s, topic, timeout_ns,
+                                     is_private                 ? DLXPY_PRIVATE
+                                     : sub.pin.device_type != 0 ? DLXPY_PINNED
+                                                                : DLXPY_SHARED,
                                      sub.n_publishers != DLX_PUBLISHERS_ANY);
     else
         dlx_subscription_unref(s);
@@ -252,7 +255,7 @@ static PyObject *get(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
     struct dlx_client *c = dlxpy_connection_enter(self, &wait);
     PyObject *ret = NULL;
     if (c && dlxpy_connection_leave(self, &wait, dlx_get(c, topic, timeout_ns, &m)) == 0)
-        ret = dlxpy_message_new(m, &stream, false);
+        ret = dlxpy_message_new(m, &stream, DLXPY_SHARED);
     else
         dlx_message_unref(m);
     Py_XDECREF(keep);

@@ -68,12 +68,11 @@ static int name_streams(DLManagedTensorVersioned *t, const struct streams *s)
 
 /* ---- making and ending --------------------------------------------------------------------- */
 
-/* Drops a tensor that no stream has used. libdlx would wait for the whole device; with a stream of
- * this thread, which is idle, it waits for that. */
+/* Drops a tensor that no stream has used. */
 static void drop_unused(DLManagedTensorVersioned *t)
 {
     if (t->dl_tensor.data)
-        (void)dlx_tensor_used_on(t, (void *)DLXPY_STREAM_PER_THREAD);
+        (void)dlx_tensor_used_on(t, DLX_STREAM_NONE);
     t->deleter(t);
 }
 

@@ -40,7 +40,7 @@ static PyTypeObject *type_of(const struct dlx_message *m)
 }
 
 PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *stream,
-                            bool is_private)
+                            enum dlxpy_memory memory)
 {
     struct dlxpy_message *message = PyObject_New(struct dlxpy_message, type_of(m));
     if (!message) {
@@ -51,7 +51,7 @@ PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *st
     message->weakrefs = NULL;
     message->stream = *stream;
     message->is_on_gpu = false;
-    message->is_private = is_private;
+    message->memory = memory;
     message->generation = dlxpy_fork_generation();
     if (dlxpy_debug_is_on())
         dlxpy_debug_received(m);
@@ -93,12 +93,29 @@ static int make_private(struct dlx_message *m, uint32_t i, DLManagedTensorVersio
     return r;
 }
 
+/* A copy from pinned memory that does not wait looks like any other, and may be queued when all
+ * that was made from the tensor is gone. */
+static int make_pinned(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret)
+{
+    DLManagedTensorVersioned *t;
+    int r = dlx_message_tensor(m, i, &t);
+    if (r < 0)
+        return r;
+    r = dlx_tensor_used_on(t, DLX_STREAM_ALL);
+    if (r < 0)
+        t->deleter(t);
+    else
+        *ret = t;
+    return r;
+}
+
 /* Gets a tensor on the CPU, or a private one. Returns 0, or -1 with an exception. */
 static int get_tensor(const struct dlxpy_message *message, uint32_t i,
                       DLManagedTensorVersioned **ret)
 {
-    int r = message->is_private ? make_private(message->m, i, ret)
-                                : dlx_message_tensor(message->m, i, ret);
+    int r = message->memory == DLXPY_PRIVATE  ? make_private(message->m, i, ret)
+            : message->memory == DLXPY_PINNED ? make_pinned(message->m, i, ret)
+                                              : dlx_message_tensor(message->m, i, ret);
     if (r < 0)
         (void)dlxpy_raise(r);
     return r < 0 ? -1 : 0;
@@ -127,14 +144,15 @@ struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_
     struct dlx_message *m = dlxpy_message_of((PyObject *)message);
     if (!m)
         return NULL;
-    bool on_gpu = !message->is_private && dlxpy_gpu_has(m, i);
+    bool on_gpu = message->memory != DLXPY_PRIVATE && dlxpy_gpu_has(m, i);
     message->is_on_gpu |= on_gpu;
     if (!on_gpu && get_tensor(message, i, &managed) < 0)
         return NULL;
     struct dlxpy_tensor *t =
         on_gpu ? tensor_on_gpu(m, i, &message->stream) : dlxpy_tensor_new(managed);
     if (t) {
-        t->is_received = !message->is_private;
+        t->is_received = message->memory != DLXPY_PRIVATE;
+        t->owner->is_used_on = !on_gpu && message->memory == DLXPY_PINNED;
         set_generation(t, message);
     }
     return t;
@@ -325,7 +343,7 @@ DLManagedTensorVersioned *dlxpy_message_export(PyObject *self)
 {
     DLManagedTensorVersioned *managed;
     struct dlx_message *m = dlxpy_message_only_one(self);
-    if (!m || cast(self)->is_private || !dlxpy_gpu_has(m, 0))
+    if (!m || cast(self)->memory == DLXPY_PRIVATE || !dlxpy_gpu_has(m, 0))
         return m && get_tensor(cast(self), 0, &managed) == 0 ? managed : NULL;
     struct dlxpy_tensor *t = dlxpy_message_tensor(cast(self), 0);
     managed = t ? dlxpy_gpu_export(t->owner, NULL) : NULL;
@@ -352,7 +370,7 @@ static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args
         DLManagedTensorVersioned *managed = dlxpy_message_export(self);
         return managed ? dlxpy_capsule(managed) : NULL;
     }
-    if (!on_gpu && !request.copy && !cast(self)->is_private)
+    if (!on_gpu && !request.copy && cast(self)->memory != DLXPY_PRIVATE)
         return dlxpy_refuse_legacy("a received message");
     struct dlxpy_tensor *t = dlxpy_message_tensor(cast(self), 0);
     PyObject *ret = t ? dlxpy_tensor_dlpack(t, &request) : NULL;

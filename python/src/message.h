@@ -8,19 +8,26 @@
 #include "stream.h"
 #include "tensor.h"
 
+/* The memory of the tensors on the CPU of a message. */
+enum dlxpy_memory {
+    DLXPY_SHARED,
+    DLXPY_PINNED, /* shared, and a GPU copies from it: any stream may use them until one is named */
+    DLXPY_PRIVATE, /* of dlx_message_tensor_private(): they may be written to */
+};
+
 struct dlxpy_message {
     PyObject_HEAD struct dlx_message *m; /* NULL: released */
     PyObject *weakrefs;
     unsigned generation;        /* of fork */
     struct dlxpy_stream stream; /* of take() */
     bool is_on_gpu;             /* some of its tensors */
-    bool is_private;            /* its tensors may be written to */
+    enum dlxpy_memory memory;
 };
 
 /* Takes `m` over, also when it fails. `stream`: the one that uses its tensors on GPUs.
- * `is_private`: its tensors are those of dlx_message_tensor_private(). NULL with an exception. */
+ * NULL with an exception. */
 PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *stream,
-                            bool is_private);
+                            enum dlxpy_memory memory);
 
 /* Tensor `i`; NULL with an exception. */
 struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_t i);

@@ -77,13 +77,13 @@ static const struct dlxpy_handle_kind kind = {&dlxpy_subscription_type,
                                               closing};
 
 PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const char *topic, int64_t timeout_ns,
-                                 bool is_private, bool hints)
+                                 enum dlxpy_memory memory, bool hints)
 {
     struct dlxpy_subscription *self =
         (struct dlxpy_subscription *)dlxpy_handle_new(&kind, s, topic);
     if (self) {
         self->timeout_ns = timeout_ns;
-        self->is_private = is_private;
+        self->memory = memory;
         self->hints = hints;
     }
     return (PyObject *)self;
@@ -274,14 +274,14 @@ static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxp
 /* Makes a dlx.Message, or a list of them, of what was taken. Messages that remain after a failure
  * are dropped later. NULL with an exception. */
 static PyObject *make_result(struct dlxpy_taken *taken, const struct dlxpy_stream *stream,
-                             bool is_private)
+                             enum dlxpy_memory memory)
 {
     struct dlx_message *m;
     if (!taken->many)
-        return dlxpy_message_new(give(taken), stream, is_private);
+        return dlxpy_message_new(give(taken), stream, memory);
     PyObject *ret = PyList_New(0);
     while (ret && (m = give(taken))) {
-        PyObject *message = dlxpy_message_new(m, stream, is_private);
+        PyObject *message = dlxpy_message_new(m, stream, memory);
         if (!message || PyList_Append(ret, message) < 0)
             Py_CLEAR(ret);
         Py_XDECREF(message);
@@ -301,7 +301,7 @@ static PyObject *take_messages(struct dlxpy_subscription *self, int64_t timeout_
         return NULL;
     }
     int r = take(self, timeout_ns, &taken);
-    PyObject *ret = r == 0 ? make_result(&taken, stream, self->is_private) : NULL;
+    PyObject *ret = r == 0 ? make_result(&taken, stream, self->memory) : NULL;
     drop_taken(&taken);
     *ret_code = r;
     dlxpy_handle_leave(&self->handle);
@@ -424,7 +424,7 @@ static PyObject *poll_it(PyObject *self, PyObject *const *args, Py_ssize_t n_arg
     if (r == DLX_E_EMPTY && n_args > 2)
         r = take_or_say_why(cast(self), 0, waited_ns, &taken);
     if (r == 0) {
-        ret = make_result(&taken, &stream, cast(self)->is_private);
+        ret = make_result(&taken, &stream, cast(self)->memory);
     } else if (r == DLX_E_EMPTY) {
         ret = Py_None;
         Py_INCREF(ret);

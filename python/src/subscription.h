@@ -6,6 +6,7 @@
 
 #include "args.h"
 #include "handle.h"
+#include "message.h"
 
 /* The messages that one call of libdlx took. */
 struct dlxpy_taken {
@@ -19,9 +20,9 @@ struct dlxpy_taken {
 struct dlxpy_subscription {
     struct dlxpy_handle handle;
     int64_t timeout_ns; /* of take() and of loops, unless take() says otherwise */
-    bool is_private;    /* the tensors of its messages are private */
-    bool ended;         /* its publishers have left: every further take and loop says so */
-    bool hints;         /* no message came yet, and no wait has warned of a topic without one */
+    enum dlxpy_memory memory;
+    bool ended; /* its publishers have left: every further take and loop says so */
+    bool hints; /* no message came yet, and no wait has warned of a topic without one */
     /* Messages of a take that a signal's handler ended, for the next takes. */
     struct dlxpy_taken kept;
     int kept_code;
@@ -31,6 +32,6 @@ struct dlxpy_subscription {
 /* Takes `s` over, also when it fails. `hints`: a long wait says that nobody publishes the topic.
  * NULL with an exception. */
 PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const char *topic, int64_t timeout_ns,
-                                 bool is_private, bool hints);
+                                 enum dlxpy_memory memory, bool hints);
 
 #endif

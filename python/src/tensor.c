@@ -279,11 +279,13 @@ PyDoc_STRVAR(used_on_doc,
              "used_on($self, stream, /)\n"
              "--\n"
              "\n"
-             "Declares that work on this GPU stream reads a received tensor in CPU memory, of a\n"
-             "subscription with `pin`, such as a copy that does not wait. When the tensor and\n"
-             "everything made from it are gone, it is released once the work that is then on the\n"
-             "stream is done. Raises dlx.DeviceError without `pin`, and for a tensor on a GPU,\n"
-             "whose streams take() and __dlpack__() name.");
+             "Declares that only work on this GPU stream (and others that are named so) reads a\n"
+             "received tensor in CPU memory, of a subscription with `pin`, such as a copy that\n"
+             "does not wait. When the tensor and everything made from it are gone, it is released\n"
+             "once the work that is then on the stream is done; -1: at once, because no stream\n"
+             "reads it. If no stream is named, its release waits for all work of this process on\n"
+             "the GPU. Raises dlx.DeviceError without `pin`, and for a tensor on a GPU, whose\n"
+             "streams take() and __dlpack__() name.");
 static PyObject *used_on(PyObject *self, PyObject *object)
 {
     struct dlxpy_stream stream;
@@ -293,12 +295,14 @@ static PyObject *used_on(PyObject *self, PyObject *object)
     if (dlxpy_owner_is_on_gpu(owner))
         return dlxpy_raise_text(DLX_E_DEVICE, "the tensor is on a GPU: take(stream=...) and "
                                               "__dlpack__(stream=...) name the streams of it");
-    if (stream.kind == DLXPY_STREAM_ANY || stream.number == DLXPY_STREAM_PER_THREAD) {
+    bool is_none = stream.kind == DLXPY_STREAM_ANY;
+    if (!is_none && stream.number == DLXPY_STREAM_PER_THREAD) {
         PyErr_SetString(PyExc_ValueError, "the stream has to be one that any thread can wait for, "
-                                          "not -1 or 2");
+                                          "not 2");
         return NULL;
     }
-    int r = dlx_tensor_used_on(owner->tensor, dlxpy_stream_handle(&stream));
+    int r =
+        dlx_tensor_used_on(owner->tensor, is_none ? DLX_STREAM_NONE : dlxpy_stream_handle(&stream));
     if (r < 0)
         return dlxpy_raise(r);
     owner->is_used_on = true;

@@ -227,28 +227,100 @@ until(lambda: s.stats()["n_held"] == 0)
 """)
 
 
-def test_pinned_memory_of_a_tensor_that_a_stream_uses_is_given_back_when_that_is_done(held):
-    held("""
+PINNED = """
 import numpy as np
 READ_ONLY_HOST_REGISTER_SUPPORTED = 113
 cuda.standin_set_attribute(READ_ONLY_HOST_REGISTER_SUPPORTED, 1)
 p, pinned = c.publisher("pinned"), c.subscribe("pinned", pin="cuda:0", timeout=60)
+def copy(array, to, stream):  # as torch.Tensor.to(non_blocking=True)
+    ok(cuda.cuMemcpyHtoDAsync_v2(C.c_uint64(to.at), C.c_void_p(array.ctypes.data),
+                                 C.c_size_t(array.nbytes), C.c_void_p(stream)))
+def write_again():
+    for _ in range(20):
+        p.publish(np.zeros(4096, "u4"))
+        msg = pinned.take()
+        for t in msg.tensors: t.used_on(-1)
+        t = None
+        msg.release()
+"""
+
+
+WAYS = {
+    "a tensor": "array = pinned.take()[0].numpy()",
+    "a message": "array = np.from_dlpack(pinned.take().as_legacy())",
+    "a buffer": "array = np.frombuffer(pinned.take()[0], 'u4')",
+    "a part": "array = np.asarray(pinned.take()[0][1:])",
+    "one of several": "array = np.asarray(pinned.take_many(1)[0].tensors[0])",
+    "one of a loop": "array = np.asarray(next(iter(pinned))[0])",
+    "a capsule": "array = pinned.take(); capsule = array.__dlpack__(max_version=(1, 0)); "
+    "array = np.asarray(array[0]); del capsule",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_that_nobody_told_of_reads_pinned_memory_before_it_is_written_again(held, way):
+    held(
+        PINNED
+        + """
+p.publish(np.full(4096, 9, "u4"))
+"""
+        + WAYS[way]
+        + """
+to, gate = Memory(16384), Gate(a.handle)
+n = array.nbytes // 4
+copy(array, to, a.handle)
+del array
+write_again()
+assert pinned.stats()["n_held"] == 1 and not gate.passed
+gate.open()
+until(lambda: pinned.stats()["n_held"] == 0)
+wait_for(a)
+assert read(to.at, n) == [9] * n and n >= 4095
+assert pinned.stats()["gpu_waits"] == pinned.stats()["gpu_errors"] == 0
+p.close(), pinned.close()
+del to
+"""
+    )
+
+
+def test_pinned_memory_that_no_stream_reads_is_given_back_at_once(held):
+    held(
+        PINNED
+        + """
+gate = Gate(a.handle)
+p.publish(np.full(4096, 9, "u4"))
+t = pinned.take()[0]
+t.used_on(-1)
+del t
+assert pinned.stats()["n_held"] == 0 and not gate.passed
+p.publish(np.full(4096, 9, "u4"))
+t = pinned.take()[0]
+t.used_on(b.handle)
+del t
+assert pinned.stats()["n_held"] == 0 and not gate.passed
+gate.open()
+wait_for(a)
+p.close(), pinned.close()
+"""
+    )
+
+
+def test_pinned_memory_of_a_tensor_that_a_stream_uses_is_given_back_when_that_is_done(held):
+    held(
+        PINNED
+        + """
 plain = c.subscribe("pinned", timeout=60)
 p.publish(np.full(4096, 9, "u4"))
 t = pinned.take()[0]
-for wrong, error, words in ((-1, ValueError, "-1 or 2"), (2, ValueError, "-1 or 2"),
-                            ("x", TypeError, "'x'")):
+for wrong, error, words in ((2, ValueError, "any thread"), ("x", TypeError, "'x'")):
     fails(error, words, lambda: t.used_on(wrong))
 fails(dlx.DeviceError, "has no `pin`", lambda: plain.take()[0].used_on(a.handle))
 array, to = t.numpy(), Memory(16384)
 gate = Gate(a.handle)
 t.used_on(a.handle)
-ok(cuda.cuMemcpyHtoDAsync_v2(C.c_uint64(to.at), C.c_void_p(array.ctypes.data), C.c_size_t(16384),
-                             C.c_void_p(a.handle)))
+copy(array, to, a.handle)
 del t, array
-for _ in range(20):
-    p.publish(np.zeros(4096, "u4"))
-    pinned.take().release()
+write_again()
 assert pinned.stats()["n_held"] == 1 and not gate.passed
 gate.open()
 until(lambda: pinned.stats()["n_held"] == 0)
@@ -259,4 +331,5 @@ gate.open()
 fails(dlx.DeviceError, "take(stream=...)", lambda: s.take()[0].used_on(a.handle))
 p.close(), pinned.close(), plain.close()
 del to
-""")
+"""
+    )

@@ -273,6 +273,56 @@ GPU_TEST(pinned_memory_is_not_written_again_before_a_copy_from_it_is_done, 0)
     dlx_test_gpu_check_count(STANDIN_EVENTS, 0);
 }
 
+/* Its user does not know that the copy was queued, nor where. */
+GPU_TEST(memory_that_any_stream_may_use_is_released_when_all_of_them_are_done, DLX_TEST_GPU_CHOICE)
+{
+    struct dlx_message *m;
+    DLManagedTensorVersioned *t;
+    struct dlx_test_pair x = pinned_pair(5, &m);
+    CUstream stream = dlx_test_gpu_stream();
+    CUdeviceptr copy;
+    int64_t got[2];
+    CU_OK(cu.cuMemAlloc(&copy, PINNED));
+    ok(dlx_message_tensor(m, 0, &t));
+    dlx_message_unref(m);
+    const void *data = t->dl_tensor.data;
+    ok(dlx_tensor_used_on(t, dlx_test_gpu_stream()));
+    ok(dlx_tensor_used_on(t, DLX_STREAM_ALL));
+    dlx_test_gpu_gate_shut(&gate, stream);
+    CU_OK(cu.cuMemcpyHtoDAsync(copy, data, PINNED, stream));
+    t->deleter(t);
+    for (int i = 0; i < 20; i++)
+        ck_assert_ptr_ne(pass_another(&x), data);
+    dlx_test_gpu_wait_held(x.s, 1);
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_wait_held(x.s, 0);
+    CU_OK(cu.cuStreamQuery(stream));
+    CU_OK(cu.cuMemcpyDtoH(got, copy + PINNED - sizeof got, sizeof got));
+    ck_assert_int_eq(got[1], 5 + N_PINNED - 1);
+    ck_assert_uint_eq(pinned_stats(&x).gpu_waits, 0);
+    CU_OK(cu.cuMemFree(copy));
+    dlx_test_pair_end(&x);
+}
+
+/* A stream that is named takes the place of all of them, and so does none. */
+GPU_LOOP_TEST(memory_that_other_streams_do_not_use_is_released_without_them, 0, 2,
+              DLX_TEST_GPU_CHOICE)
+{
+    struct dlx_message *m;
+    DLManagedTensorVersioned *t;
+    auto_pair x = pinned_pair(5, &m);
+    CUstream busy = dlx_test_gpu_stream(), idle = dlx_test_gpu_stream();
+    ok(dlx_message_tensor(m, 0, &t));
+    dlx_message_unref(m);
+    ok(dlx_tensor_used_on(t, DLX_STREAM_ALL));
+    ok(dlx_tensor_used_on(t, _i == 0 ? idle : DLX_STREAM_NONE));
+    dlx_test_gpu_gate_shut(&gate, busy);
+    t->deleter(t);
+    ck_assert_uint_eq(pinned_stats(&x).n_held, 0);
+    ck_assert_uint_eq(pinned_stats(&x).gpu_waits, 0);
+    dlx_test_gpu_gate_open(&gate);
+}
+
 /* A set on the CPU; two streams use its first tensor, none its second. */
 GPU_TEST(a_set_in_pinned_memory_is_released_when_all_its_streams_are_done, 0)
 {
@@ -308,6 +358,7 @@ GPU_TEST(memory_that_is_not_pinned_is_used_on_no_stream, 0)
     auto_tensor *t = NULL;
     ok(dlx_message_tensor(m, 0, &t));
     fails(dlx_tensor_used_on(t, NULL), DLX_E_DEVICE, "has no `pin`");
+    fails(dlx_message_tensor_on(m, 0, DLX_STREAM_ALL, &t), DLX_E_INVALID, "dlx_tensor_used_on");
 }
 
 /* One release is under way, and another one would be: the child leaves both to its parent. */
