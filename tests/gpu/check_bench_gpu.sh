@@ -40,7 +40,9 @@ import json, sys
 
 got = json.load(open(sys.argv[1]))
 rows = (
-    "gpu_handoff_us gpu_vs_torch_mp gpu_statedict gpu_overlap gpu_ctx_mib gpu_kill_residue_mib"
+    "gpu_handoff_us gpu_vs_torch_mp gpu_statedict gpu_overlap gpu_overlap_sum"
+    " gpu_kernel_to_kernel_us gpu_kernel_to_kernel_p99_us gpu_weights_16gb gpu_weights_16gb_peak"
+    " gpu_ctx_mib gpu_kill_residue_mib"
 ).split()
 for name in rows:
     value = got.get(name)

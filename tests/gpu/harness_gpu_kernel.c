@@ -19,6 +19,18 @@ static const char ptx[] =
     " @%q2 bra E;\n"
     " mov.u64 %d9, %clock64;\n sub.u64 %d10, %d9, %d6;\n setp.lt.u64 %q3, %d10, %d4;\n"
     " @%q3 bra L;\nE:\n ret;\n}\n"
+    /* work(n, stamps): n steps that each wait for the one before, whatever the clock says */
+    ".visible .entry work(.param .u64 n_, .param .u64 stamps_)\n{\n"
+    " .reg .pred %q<3>;\n .reg .b32 %r<3>;\n .reg .b64 %d<6>;\n"
+    " ld.param.u64 %d1, [n_];\n ld.param.u64 %d2, [stamps_];\n cvta.to.global.u64 %d3, %d2;\n"
+    " mov.u32 %r1, %tid.x;\n setp.eq.u32 %q1, %r1, 0;\n"
+    " mov.u64 %d4, %globaltimer;\n @%q1 red.global.min.u64 [%d3], %d4;\n"
+    "L:\n setp.eq.u64 %q2, %d1, 0;\n @%q2 bra E;\n"
+    " mad.lo.u32 %r1, %r1, 0x9E3779B1, 1;\n sub.u64 %d1, %d1, 1;\n bra L;\n"
+    /* a value that the compiler cannot know, so that it keeps the steps */
+    "E:\n setp.eq.u32 %q2, %r1, 0xDEADBEEF;\n @%q2 st.global.u64 [%d3+16], %d1;\n"
+    " bar.sync 0;\n mov.u64 %d5, %globaltimer;\n @%q1 red.global.max.u64 [%d3+8], %d5;\n"
+    " ret;\n}\n"
     /* store(at, n, seed): by all threads of the grid in turns */
     ".visible .entry store(.param .u64 at_, .param .u64 n_, .param .u32 seed_)\n{\n"
     " .reg .pred %q;\n .reg .b32 %r<8>;\n .reg .b64 %d<8>;\n"
@@ -55,7 +67,7 @@ static CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, un
 /* Of the context that was used last. */
 static struct {
     CUcontext context;
-    CUfunction spin, store, look;
+    CUfunction spin, work, store, look;
 } kernels;
 
 static void resolve(const char *name, void *ret)
@@ -82,6 +94,7 @@ void dlx_test_gpu_kernels_load(void)
         return;
     CU_OK(module_load(&module, ptx));
     CU_OK(module_function(&kernels.spin, module, "spin"));
+    CU_OK(module_function(&kernels.work, module, "work"));
     CU_OK(module_function(&kernels.store, module, "store"));
     CU_OK(module_function(&kernels.look, module, "look"));
     kernels.context = context;
@@ -102,6 +115,20 @@ static void spin_on_standin(void *arg)
         if (word)
             __atomic_store_n(word, i, __ATOMIC_RELAXED);
         (void)sched_yield();
+    }
+    free(task);
+}
+
+static void work_on_standin(void *arg)
+{
+    struct task *task = arg;
+    struct dlx_test_gpu_stamps *stamps = standin.standin_store(task->at, sizeof *stamps);
+    uint64_t begin = dlx__now_ns();
+    for (volatile uint64_t i = 0; i < task->n; i++)
+        ;
+    if (stamps) {
+        stamps->begin_ns = DLX_MIN(stamps->begin_ns, begin);
+        stamps->end_ns = DLX_MAX(stamps->end_ns, dlx__now_ns());
     }
     free(task);
 }
@@ -150,6 +177,17 @@ void dlx_test_gpu_spin(CUstream stream, CUdeviceptr at, uint64_t ns)
         CU_OK(launch(kernels.spin, 1, 1, 1, 1, 1, 1, 0, stream, args, NULL));
     else
         enqueue(stream, spin_on_standin, (struct task){.at = at, .ns = ns});
+}
+
+void dlx_test_gpu_work(CUstream stream, uint32_t n_blocks, uint64_t n_steps, CUdeviceptr stamps)
+{
+    void *args[] = {&n_steps, &stamps};
+    dlx_test_gpu_kernels_load();
+    if (dlx_test_gpu_has_ptx())
+        CU_OK(launch(kernels.work, n_blocks, 1, 1, DLX_TEST_GPU_WORK_THREADS, 1, 1, 0, stream, args,
+                     NULL));
+    else
+        enqueue(stream, work_on_standin, (struct task){.at = stamps, .n = n_steps});
 }
 
 void dlx_test_gpu_store(CUstream stream, CUdeviceptr at, uint64_t n, uint32_t seed)

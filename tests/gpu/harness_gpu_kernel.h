@@ -20,6 +20,20 @@ void dlx_test_gpu_kernels_load(void);
 /* Runs for `ns`, and counts up in the word at `at` meanwhile, unless that is 0. */
 void dlx_test_gpu_spin(CUstream stream, CUdeviceptr at, uint64_t ns);
 
+/*
+ * A fixed amount of work, however long it takes: `n_steps` steps of each thread of `n_blocks`
+ * blocks. `stamps` is memory of the GPU, for the times of its own clock at which the first thread
+ * began and the last one ended; several kernels may have the same.
+ */
+struct dlx_test_gpu_stamps {
+    uint64_t begin_ns; /* before: DLX_TEST_GPU_NO_BEGIN */
+    uint64_t end_ns;   /* before: 0 */
+    uint64_t unused;
+};
+#define DLX_TEST_GPU_NO_BEGIN     UINT64_MAX
+#define DLX_TEST_GPU_WORK_THREADS 256 /* of a block */
+void dlx_test_gpu_work(CUstream stream, uint32_t n_blocks, uint64_t n_steps, CUdeviceptr stamps);
+
 /* Word i of `n` becomes dlx_test_gpu_pattern(i, seed). */
 void dlx_test_gpu_store(CUstream stream, CUdeviceptr at, uint64_t n, uint32_t seed);
 static inline uint32_t dlx_test_gpu_pattern(uint64_t i, uint32_t seed)

@@ -22,6 +22,7 @@ pid_t gpu_bench_fork(void);
 
 /* cuInit, and a context of device 0 that is current. */
 void gpu_bench_context(void);
+CUstream gpu_bench_stream(void);
 
 /* A tensor of bytes at an address; its deleter does nothing: the caller keeps the memory. */
 struct gpu_bench_tensor {
@@ -35,14 +36,16 @@ DLManagedTensorVersioned *gpu_bench_alloc(struct dlx_publisher *p, size_t size);
 void gpu_bench_alloc_set(struct dlx_publisher *p, uint32_t n, size_t size,
                          DLManagedTensorVersioned **ret);
 
-/* One publisher and one subscriber, in two processes. */
+/* A publisher and a subscriber, in two processes, each with this `max_held` (0: the default). */
 struct gpu_bench_end {
     struct dlx_client *client;
     struct dlx_publisher *p;
     struct dlx_subscription *s;
 };
-void gpu_bench_publisher(struct gpu_bench_end *ret, const char *topic, struct bm_meeting *meeting);
-void gpu_bench_subscriber(struct gpu_bench_end *ret, const char *topic, struct bm_meeting *meeting);
+void gpu_bench_publisher(struct gpu_bench_end *ret, const char *topic, uint32_t max_held,
+                         struct bm_meeting *meeting);
+void gpu_bench_subscriber(struct gpu_bench_end *ret, const char *topic, uint32_t max_held,
+                          struct bm_meeting *meeting);
 void gpu_bench_end(struct gpu_bench_end *end);
 
 /* Until `word` is at least `value`; 60 s at most. */
@@ -50,7 +53,9 @@ void gpu_bench_await(_Atomic uint64_t *word, uint64_t value);
 
 void gpu_bench_handoff(void);
 void gpu_bench_statedict(void);
-void gpu_bench_overlap(void);
+void gpu_bench_steps(void);
+void gpu_bench_pipeline(void);
+void gpu_bench_weights(void);
 void gpu_bench_footprint(void);
 void gpu_bench_kills(void);
 

@@ -2,7 +2,10 @@
 /*
  *   --what handoff     --memory cpu | ipc | arena  --size BYTES  --n N
  *   --what statedict   --how ours | ipc  --size BYTES (a tensor)  --n TENSORS
- *   --what overlap     --how ours | one  --n ROUNDS
+ *   --what steps       --blocks one | full
+ *   --what pipeline    --how ours | unordered  --blocks N  --steps N  --consumer-steps N  --hz HZ
+ *                      --n MESSAGES
+ *   --what weights     --how ours | buckets  --size BYTES  --bucket BYTES  --n TENSORS of a bucket
  *   --what footprint   --dlpackd FILE
  *   --what kills       --n KILLS of each kind
  */
@@ -29,6 +32,13 @@ void gpu_bench_context(void)
     DRIVER(cu.cuDevicePrimaryCtxRetain(&context, 0));
     DRIVER(cu.cuCtxSetCurrent(context));
     dlx_test_gpu_kernels_load();
+}
+
+CUstream gpu_bench_stream(void)
+{
+    CUstream stream;
+    DRIVER(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
 }
 
 static void keep(DLManagedTensorVersioned *tensor)
@@ -79,18 +89,22 @@ void gpu_bench_alloc_set(struct dlx_publisher *p, uint32_t n, size_t size,
     free(specs);
 }
 
-void gpu_bench_publisher(struct gpu_bench_end *ret, const char *topic, struct bm_meeting *meeting)
+void gpu_bench_publisher(struct gpu_bench_end *ret, const char *topic, uint32_t max_held,
+                         struct bm_meeting *meeting)
 {
+    const struct dlx_publisher_args args = {.size = sizeof args, .max_held = max_held};
     ret->client = bm_connect();
-    bm_check(dlx_publisher_new(ret->client, topic, NULL, &ret->p), topic);
+    bm_check(dlx_publisher_new(ret->client, topic, &args, &ret->p), topic);
     bm_meet(meeting);
     bm_check(dlx_publisher_wait(ret->p, 1, INT64_C(30000000000)), "waiting for the subscriber");
     bm_meet(meeting);
 }
 
-void gpu_bench_subscriber(struct gpu_bench_end *ret, const char *topic, struct bm_meeting *meeting)
+void gpu_bench_subscriber(struct gpu_bench_end *ret, const char *topic, uint32_t max_held,
+                          struct bm_meeting *meeting)
 {
-    const struct dlx_subscribe_args args = {.size = sizeof args, .spin_ns = DLX_SPIN_ALWAYS};
+    const struct dlx_subscribe_args args = {
+        .size = sizeof args, .max_held = max_held, .spin_ns = DLX_SPIN_ALWAYS};
     ret->client = bm_connect();
     bm_meet(meeting);
     bm_check(dlx_subscribe(ret->client, topic, &args, &ret->s), topic);
@@ -157,7 +171,8 @@ int main(int argc, char **argv)
         void (*measure)(void);
     } all[] = {
         {"handoff", gpu_bench_handoff}, {"statedict", gpu_bench_statedict},
-        {"overlap", gpu_bench_overlap}, {"footprint", gpu_bench_footprint},
+        {"steps", gpu_bench_steps},     {"pipeline", gpu_bench_pipeline},
+        {"weights", gpu_bench_weights}, {"footprint", gpu_bench_footprint},
         {"kills", gpu_bench_kills},
     };
     bm_init(argc, argv);
@@ -166,7 +181,8 @@ int main(int argc, char **argv)
         if (strcmp(all[i].name, what) == 0)
             measure = all[i].measure;
     if (!measure)
-        bm_fail("--what takes handoff, statedict, overlap, footprint or kills");
+        bm_fail("--what takes handoff, statedict, steps, pipeline, weights, footprint "
+                "or kills");
     return run();
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One message, a state dict, a pipeline: each between two processes. */
+/* One message, and a state dict, between two processes. */
 #include "tests/gpu/harness_gpu.h"
 
 #if DLX_TEST_HAS_GPU
@@ -14,36 +14,22 @@ struct shared {
     CUipcMemHandle handles[];
 };
 
-/* ---- handoff: publish to usable on the consumer's stream ----------------------------------- */
+/* ---- handoff: publish on a busy stream to usable on the consumer's stream ------------------- */
 
-static CUstream own_stream(void)
-{
-    CUstream stream;
-    DRIVER(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    return stream;
-}
+/* The producer's stream is busy for so long, which is longer than a message takes. */
+#define BUSY_NS UINT64_C(200000)
 
-/* The stream has no other work: when it is done, it has passed its wait for the tensor. */
-static void await_stream(CUstream stream)
-{
-    CUresult result;
-    do
-        result = cu.cuStreamQuery(stream);
-    while (result == CUDA_ERROR_NOT_READY);
-    DRIVER(result);
-}
-
-/* `stream` is NULL for tensors on the CPU. */
+/* A tensor is usable when work for it can be queued. `stream` is NULL for tensors on the CPU. */
 static void take_and_stamp(struct gpu_bench_end *end, CUstream stream, struct shared *shared)
 {
     DLManagedTensorVersioned *t;
     struct dlx_message *m = bm_take(end->s);
     bm_check(dlx_message_tensor_on(m, 0, stream, &t), "dlx_message_tensor_on");
-    if (stream)
-        await_stream(stream);
     atomic_store(&shared->usable_ns, bm_now_ns());
     dlx_message_unref(m);
     t->deleter(t);
+    if (stream)
+        DRIVER(cu.cuStreamSynchronize(stream));
 }
 
 void gpu_bench_handoff(void)
@@ -64,9 +50,9 @@ void gpu_bench_handoff(void)
         bm_pin(1);
         if (!is_cpu) {
             gpu_bench_context();
-            stream = own_stream();
+            stream = gpu_bench_stream();
         }
-        gpu_bench_subscriber(&end, topic, &shared->meeting);
+        gpu_bench_subscriber(&end, topic, 0, &shared->meeting);
         for (uint64_t i = 1; i <= n_warmup + n; i++) {
             take_and_stamp(&end, stream, shared);
             atomic_store(&shared->done, i);
@@ -76,13 +62,15 @@ void gpu_bench_handoff(void)
     }
     bm_pin(0);
     CUdeviceptr at = 0;
-    if (!is_cpu)
+    if (!is_cpu) {
         gpu_bench_context();
+        args.stream = gpu_bench_stream();
+    }
     if (is_ipc) {
         DRIVER(cu.cuMemAlloc(&at, size));
         gpu_bench_tensor_init(&own, at, size);
     }
-    gpu_bench_publisher(&end, topic, &shared->meeting);
+    gpu_bench_publisher(&end, topic, 0, &shared->meeting);
     double *ns = calloc(n, sizeof *ns);
     int64_t shape[1];
     struct dlx_tensor_spec spec = bm_bytes(shape, size);
@@ -92,6 +80,8 @@ void gpu_bench_handoff(void)
             bm_check(dlx_alloc(end.p, &spec, &t), "dlx_alloc");
         else if (!is_ipc)
             t = gpu_bench_alloc(end.p, size);
+        if (args.stream)
+            dlx_test_gpu_spin(args.stream, 0, BUSY_NS);
         uint64_t start_ns = bm_now_ns();
         bm_check(dlx_publish(end.p, t, &args, NULL), "dlx_publish");
         gpu_bench_await(&shared->done, i);
@@ -120,7 +110,7 @@ static void statedict_ours(uint32_t n, size_t size, const char *topic, struct sh
     if (!tensors || !items || !names)
         bm_fail("out of memory");
     gpu_bench_context();
-    gpu_bench_publisher(&end, topic, &shared->meeting);
+    gpu_bench_publisher(&end, topic, 0, &shared->meeting);
     gpu_bench_alloc_set(end.p, n, size, tensors);
     for (uint32_t i = 0; i < n; i++) {
         (void)snprintf(names[i], sizeof names[i], "w%u", i);
@@ -138,7 +128,7 @@ static double attach_ours(uint32_t n, const char *topic, struct shared *shared)
 {
     struct gpu_bench_end end = {.client = NULL};
     gpu_bench_context();
-    gpu_bench_subscriber(&end, topic, &shared->meeting);
+    gpu_bench_subscriber(&end, topic, 0, &shared->meeting);
     DLManagedTensorVersioned **tensors = calloc(n, sizeof(void *));
     struct dlx_message *m = bm_take(end.s);
     uint64_t start_ns = bm_now_ns();
@@ -198,99 +188,6 @@ void gpu_bench_statedict(void)
     bm_wait(pid);
     bm_json_begin();
     bm_json_number("attach_ns", (double)atomic_load(&shared->took_ns));
-    bm_json_end();
-}
-
-/* ---- overlap: kernels of two processes in a pipeline, and of one ---------------------------- */
-
-#define KERNEL_NS UINT64_C(1000000)
-/* The first messages open memory and try what streams can do, once: they are not part of it. */
-#define OVERLAP_WARMUP 4
-
-static double overlap_in_one(uint64_t n)
-{
-    CUevent ready;
-    gpu_bench_context();
-    CUstream out = own_stream(), in = own_stream();
-    DRIVER(cu.cuEventCreate(&ready, CU_EVENT_DISABLE_TIMING));
-    uint64_t start_ns = bm_now_ns();
-    for (uint64_t i = 0; i < n; i++) {
-        dlx_test_gpu_spin(out, 0, KERNEL_NS);
-        DRIVER(cu.cuEventRecord(ready, out));
-        DRIVER(cu.cuStreamWaitEvent(in, ready, 0));
-        dlx_test_gpu_spin(in, 0, KERNEL_NS);
-    }
-    DRIVER(cu.cuStreamSynchronize(in));
-    return (double)(bm_now_ns() - start_ns);
-}
-
-static void overlap_consume(uint64_t n, const char *topic, struct shared *shared)
-{
-    struct gpu_bench_end end = {.client = NULL};
-    gpu_bench_context();
-    CUstream stream = own_stream();
-    gpu_bench_subscriber(&end, topic, &shared->meeting);
-    for (uint64_t i = 1; i <= n; i++) {
-        DLManagedTensorVersioned *t;
-        struct dlx_message *m = bm_take(end.s);
-        bm_check(dlx_message_tensor_on(m, 0, stream, &t), "dlx_message_tensor_on");
-        dlx_message_unref(m);
-        dlx_test_gpu_spin(stream, 0, KERNEL_NS);
-        t->deleter(t);
-        if (i == OVERLAP_WARMUP)
-            DRIVER(cu.cuStreamSynchronize(stream));
-        atomic_store(&shared->done, i);
-    }
-    DRIVER(cu.cuStreamSynchronize(stream));
-    atomic_store(&shared->usable_ns, bm_now_ns());
-    atomic_store(&shared->done, n + 1);
-    gpu_bench_end(&end);
-}
-
-static double overlap_ours(uint64_t n)
-{
-    char topic[64];
-    struct gpu_bench_end end = {.client = NULL};
-    struct gpu_bench_tensor own;
-    CUdeviceptr at;
-    struct dlx_publish_args args = {.size = sizeof args, .share = true};
-    struct shared *shared = bm_shared(sizeof *shared);
-    bm_topic("overlap", getpid(), topic);
-    pid_t pid = gpu_bench_fork();
-    if (!pid) {
-        overlap_consume(OVERLAP_WARMUP + n, topic, shared);
-        _exit(0);
-    }
-    gpu_bench_context();
-    DRIVER(cu.cuMemAlloc(&at, 1 << 20));
-    gpu_bench_tensor_init(&own, at, 1 << 20);
-    CUstream stream = own_stream();
-    args.stream = stream;
-    gpu_bench_publisher(&end, topic, &shared->meeting);
-    uint64_t start_ns = 0;
-    for (uint64_t i = 1; i <= OVERLAP_WARMUP + n; i++) {
-        dlx_test_gpu_spin(stream, 0, KERNEL_NS);
-        bm_check(dlx_publish(end.p, &own.tensor, &args, NULL), "dlx_publish");
-        if (i > 2) /* two in flight, so that none is dropped */
-            gpu_bench_await(&shared->done, i - 2);
-        if (i == OVERLAP_WARMUP) {
-            gpu_bench_await(&shared->done, i);
-            start_ns = bm_now_ns();
-        }
-    }
-    gpu_bench_await(&shared->done, OVERLAP_WARMUP + n + 1);
-    double ns = (double)(atomic_load(&shared->usable_ns) - start_ns);
-    gpu_bench_end(&end);
-    bm_wait(pid);
-    return ns;
-}
-
-void gpu_bench_overlap(void)
-{
-    uint64_t n = (uint64_t)bm_long("n", 200);
-    double ns = !strcmp(bm_text("how", "ours"), "ours") ? overlap_ours(n) : overlap_in_one(n);
-    bm_json_begin();
-    bm_json_number("ns", ns);
     bm_json_end();
 }
 
