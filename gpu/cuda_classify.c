@@ -59,18 +59,23 @@ static int cuda_classify_refuse(const char *why)
     return dlx__fail(DLX_E_DEVICE, "this memory cannot be shared between processes: %s", why);
 }
 
-/* The memory allows no kind of handle that this library can use. */
-static int refuse_handle_types(const struct attributes *a, const char *is_what)
+/* The memory allows no kind of handle that this library can use. The settings of PyTorch are named;
+ * docs/GPU.md has those of other libraries, too. */
+static int refuse_handle_types(const struct attributes *a, bool is_pool)
 {
-    if (a->handle_types & FABRIC_HANDLE)
-        return dlx__fail(DLX_E_DEVICE,
-                         "this memory cannot be shared between processes: %s allows only fabric "
-                         "handles, which need an IMEX channel and do not keep memory",
-                         is_what);
+    const char *why =
+        a->handle_types & FABRIC_HANDLE
+            ? "it allows only fabric handles, which need an IMEX channel and do not keep memory "
+              "(PyTorch: set expandable_segments:False for it)"
+        : is_pool ? "its memory pool was created without CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR "
+                    "(PyTorch: set backend:native instead of backend:cudaMallocAsync)"
+                  : "its virtual memory was created without "
+                    "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR (PyTorch: unset "
+                    "TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC)";
     return dlx__fail(DLX_E_DEVICE,
-                     "this memory cannot be shared between processes: %s was created without "
-                     "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR",
-                     is_what);
+                     "this memory cannot be shared between processes: %s; `stage` copies it; "
+                     "docs/GPU.md has the settings of other libraries",
+                     why);
 }
 
 static bool covers(uint64_t start, uint64_t size, uint64_t at, uint64_t at_size)
@@ -98,7 +103,7 @@ static int add_piece(const struct dlx_cuda *cu, const struct attributes *a,
 {
     CUmemGenericAllocationHandle handle;
     if (!(a->handle_types & FD_HANDLE))
-        return refuse_handle_types(a, "its virtual memory");
+        return refuse_handle_types(a, false);
     if (memory->n_pieces == DLX_GPU_CHUNKS_MAX)
         return dlx__fail(DLX_E_LIMIT, "a tensor lies in more than %u chunks of GPU memory",
                          DLX_GPU_CHUNKS_MAX);
@@ -171,7 +176,7 @@ static int cuda_classify_classify(const struct dlx_cuda *cu, const struct attrib
         memory->ops = &dlx__cuda_pool_ops;
         memory->pool = (void *)(uintptr_t)a->pool;
         return a->handle_types & FD_HANDLE ? found_range(a, at, size, memory)
-                                           : refuse_handle_types(a, "its memory pool");
+                                           : refuse_handle_types(a, true);
     }
     if (a->is_ipc_capable) {
         memory->ops = &dlx__cuda_ipc_ops;

@@ -390,9 +390,12 @@ GPU_TEST(memory_that_cannot_be_shared_is_refused_with_the_reason, 0)
     refused((CUdeviceptr)(uintptr_t)&ordinary, 4, DLX_E_DEVICE, "CUDA does not know it");
     dlx_test_gpu_segment_make(&none, 1, 2 * MIB, CU_MEM_HANDLE_TYPE_NONE);
     refused(none.base, 64, DLX_E_DEVICE, "POSIX_FILE_DESCRIPTOR");
+    refused(none.base, 64, DLX_E_DEVICE, "unset TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC");
     dlx_test_gpu_segment_free(&none);
     at = dlx_test_gpu_pool_make(MIB, CU_MEM_HANDLE_TYPE_NONE, &pool);
     refused(at, 64, DLX_E_DEVICE, "its memory pool was created without");
+    refused(at, 64, DLX_E_DEVICE, "backend:native");
+    refused(at, 64, DLX_E_DEVICE, "`stage`");
     dlx_test_gpu_pool_free(pool, at);
     CU_OK(cu.cuMemAlloc(&at, MIB));
     refused(at + MIB - 64, 128, DLX_E_DEVICE, "beyond its allocation");
@@ -408,6 +411,8 @@ GPU_TEST(memory_of_a_fabric_is_refused, DLX_TEST_GPU_CHOICE)
     standin.standin_set_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 1);
     dlx_test_gpu_segment_make(&fabric, 1, 2 * MIB, CU_MEM_HANDLE_TYPE_FABRIC);
     refused(fabric.base, 64, DLX_E_DEVICE, "IMEX");
+    refused(fabric.base, 64, DLX_E_DEVICE, "expandable_segments:False");
+    refused(fabric.base, 64, DLX_E_DEVICE, "`stage`");
     dlx_test_gpu_segment_free(&fabric);
 }
 
