@@ -42,7 +42,7 @@ got = json.load(open(sys.argv[1]))
 rows = (
     "gpu_handoff_us gpu_vs_torch_mp gpu_statedict gpu_overlap gpu_overlap_sum"
     " gpu_kernel_to_kernel_us gpu_kernel_to_kernel_p99_us gpu_weights_16gb gpu_weights_16gb_peak"
-    " gpu_ctx_mib gpu_kill_residue_mib"
+    " gpu_beside_waiting gpu_crash_arenas gpu_reuse_wrong gpu_ctx_mib gpu_kill_residue_mib"
 ).split()
 for name in rows:
     value = got.get(name)
@@ -50,6 +50,7 @@ for name in rows:
 sizes = [got["gpu_handoff_us_1KiB"], got["gpu_handoff_us_8GiB"]]
 assert got["gpu_handoff_us"] == max(sizes), (got["gpu_handoff_us"], sizes)
 assert 0 < got["gpu_vs_torch_mp"] < 0.5, got["gpu_vs_torch_mp"]  # of 4 s
+assert got["gpu_reuse_wrong"] == 0, got["gpu_reuse_wrong"]  # of fewer words, but the same code
 assert got["gpu_statedict"] > 0 and got["gpu_overlap"] > 0
 assert "gpu_vs_torch_mp_reason" not in got and got["not_a_measurement"]
 EOF

@@ -44,6 +44,22 @@ static const char ptx[] =
     " cvt.u32.u64 %r6, %d3;\n mul.lo.u32 %r7, %r6, 0x9E3779B1;\n xor.b32 %r7, %r7, %r1;\n"
     " shl.b64 %d6, %d3, 2;\n add.u64 %d7, %d1, %d6;\n st.global.u32 [%d7], %r7;\n"
     " add.u64 %d3, %d3, %d5;\n bra L;\nE:\n ret;\n}\n"
+    /* compare(at, n, seed, result): the same, and counts the words that are others */
+    ".visible .entry compare(.param .u64 at_, .param .u64 n_, .param .u32 seed_,\n"
+    " .param .u64 result_)\n{\n"
+    " .reg .pred %q<3>;\n .reg .b32 %r<9>;\n .reg .b64 %d<10>;\n"
+    " ld.param.u64 %d1, [at_];\n ld.param.u64 %d2, [n_];\n ld.param.u32 %r1, [seed_];\n"
+    " ld.param.u64 %d8, [result_];\n cvta.to.global.u64 %d1, %d1;\n"
+    " cvta.to.global.u64 %d8, %d8;\n mov.u64 %d9, 1;\n"
+    " mov.u32 %r2, %ctaid.x;\n mov.u32 %r3, %ntid.x;\n mov.u32 %r4, %tid.x;\n"
+    " mov.u32 %r5, %nctaid.x;\n"
+    " mul.wide.u32 %d3, %r2, %r3;\n cvt.u64.u32 %d4, %r4;\n add.u64 %d3, %d3, %d4;\n"
+    " mul.wide.u32 %d5, %r5, %r3;\n"
+    "L:\n setp.ge.u64 %q1, %d3, %d2;\n @%q1 bra E;\n"
+    " cvt.u32.u64 %r6, %d3;\n mul.lo.u32 %r7, %r6, 0x9E3779B1;\n xor.b32 %r7, %r7, %r1;\n"
+    " shl.b64 %d6, %d3, 2;\n add.u64 %d7, %d1, %d6;\n ld.volatile.global.u32 %r8, [%d7];\n"
+    " setp.ne.u32 %q2, %r7, %r8;\n @%q2 red.global.add.u64 [%d8], %d9;\n"
+    " add.u64 %d3, %d3, %d5;\n bra L;\nE:\n ret;\n}\n"
     /* look(at, n, columns, row stride, column stride, value, result): one thread */
     ".visible .entry look(.param .u64 at_, .param .u64 n_, .param .u64 columns_,\n"
     " .param .u64 row_, .param .u64 column_, .param .u32 value_, .param .u64 result_)\n{\n"
@@ -67,7 +83,7 @@ static CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, un
 /* Of the context that was used last. */
 static struct {
     CUcontext context;
-    CUfunction spin, work, store, look;
+    CUfunction spin, work, store, compare, look;
 } kernels;
 
 static void resolve(const char *name, void *ret)
@@ -96,12 +112,13 @@ void dlx_test_gpu_kernels_load(void)
     CU_OK(module_function(&kernels.spin, module, "spin"));
     CU_OK(module_function(&kernels.work, module, "work"));
     CU_OK(module_function(&kernels.store, module, "store"));
+    CU_OK(module_function(&kernels.compare, module, "compare"));
     CU_OK(module_function(&kernels.look, module, "look"));
     kernels.context = context;
 }
 
 struct task {
-    CUdeviceptr at;
+    CUdeviceptr at, result;
     uint64_t ns, n;
     uint32_t seed;
 };
@@ -139,6 +156,16 @@ static void store_on_standin(void *arg)
     uint32_t *words = standin.standin_store(task->at, task->n * sizeof *words);
     for (uint64_t i = 0; words && i < task->n; i++)
         words[i] = dlx_test_gpu_pattern(i, task->seed);
+    free(task);
+}
+
+static void compare_on_standin(void *arg)
+{
+    struct task *task = arg;
+    uint64_t *result = standin.standin_store(task->result, sizeof *result);
+    const uint32_t *words = standin.standin_load(task->at, task->n * sizeof *words);
+    for (uint64_t i = 0; words && result && i < task->n; i++)
+        *result += words[i] != dlx_test_gpu_pattern(i, task->seed);
     free(task);
 }
 
@@ -198,6 +225,18 @@ void dlx_test_gpu_store(CUstream stream, CUdeviceptr at, uint64_t n, uint32_t se
         CU_OK(launch(kernels.store, 64, 1, 1, 256, 1, 1, 0, stream, args, NULL));
     else
         enqueue(stream, store_on_standin, (struct task){.at = at, .n = n, .seed = seed});
+}
+
+void dlx_test_gpu_compare(CUstream stream, CUdeviceptr at, uint64_t n, uint32_t seed,
+                          CUdeviceptr result)
+{
+    void *args[] = {&at, &n, &seed, &result};
+    dlx_test_gpu_kernels_load();
+    if (dlx_test_gpu_has_ptx())
+        CU_OK(launch(kernels.compare, 64, 1, 1, 256, 1, 1, 0, stream, args, NULL));
+    else
+        enqueue(stream, compare_on_standin,
+                (struct task){.at = at, .result = result, .n = n, .seed = seed});
 }
 
 uint64_t dlx_test_gpu_look(const struct dlx_test_gpu_view_of *view, uint32_t value)

@@ -41,6 +41,10 @@ static inline uint32_t dlx_test_gpu_pattern(uint64_t i, uint32_t seed)
     return (uint32_t)i * UINT32_C(0x9E3779B1) ^ seed;
 }
 
+/* Adds to the u64 at `result` how many of these words are others. */
+void dlx_test_gpu_compare(CUstream stream, CUdeviceptr at, uint64_t n, uint32_t seed,
+                          CUdeviceptr result);
+
 /* How many of `n` words have this value: word i is in row i / columns, and strides are in words. */
 #define DLX_TEST_GPU_LOOK_MAX 64 /* words: a kernel of the stand-in loads no more */
 struct dlx_test_gpu_view_of {

@@ -55,7 +55,10 @@ void gpu_bench_handoff(void);
 void gpu_bench_statedict(void);
 void gpu_bench_steps(void);
 void gpu_bench_pipeline(void);
+void gpu_bench_beside(void);
 void gpu_bench_weights(void);
+void gpu_bench_reuse(void);
+void gpu_bench_crashes(void);
 void gpu_bench_footprint(void);
 void gpu_bench_kills(void);
 

@@ -5,8 +5,11 @@
  *   --what steps       --blocks one | full
  *   --what pipeline    --how ours | unordered  --blocks N  --steps N  --consumer-steps N  --hz HZ
  *                      --n MESSAGES
+ *   --what beside      --how waiting | alone  --blocks N  --steps N  --n KERNELS
  *   --what weights     --how ours | buckets  --size BYTES  --bucket BYTES  --n TENSORS of a bucket
+ *   --what reuse       --size BYTES  --n MESSAGES  --kills N
  *   --what footprint   --dlpackd FILE
+ *   --what crashes     --size BYTES of an arena  --n KILLS of a consumer of three
  *   --what kills       --n KILLS of each kind
  */
 #include "tests/gpu/harness_gpu.h"
@@ -170,10 +173,11 @@ int main(int argc, char **argv)
         const char *name;
         void (*measure)(void);
     } all[] = {
-        {"handoff", gpu_bench_handoff}, {"statedict", gpu_bench_statedict},
-        {"steps", gpu_bench_steps},     {"pipeline", gpu_bench_pipeline},
-        {"weights", gpu_bench_weights}, {"footprint", gpu_bench_footprint},
-        {"kills", gpu_bench_kills},
+        {"handoff", gpu_bench_handoff},     {"statedict", gpu_bench_statedict},
+        {"steps", gpu_bench_steps},         {"pipeline", gpu_bench_pipeline},
+        {"beside", gpu_bench_beside},       {"weights", gpu_bench_weights},
+        {"reuse", gpu_bench_reuse},         {"crashes", gpu_bench_crashes},
+        {"footprint", gpu_bench_footprint}, {"kills", gpu_bench_kills},
     };
     bm_init(argc, argv);
     const char *what = bm_text("what", "");
@@ -181,8 +185,8 @@ int main(int argc, char **argv)
         if (strcmp(all[i].name, what) == 0)
             measure = all[i].measure;
     if (!measure)
-        bm_fail("--what takes handoff, statedict, steps, pipeline, weights, footprint "
-                "or kills");
+        bm_fail("--what takes handoff, statedict, steps, pipeline, beside, weights, reuse, "
+                "crashes, footprint or kills");
     return run();
 }
 
