@@ -71,6 +71,7 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_notification *notifi
         notification->pid = p->link_open->pid;
         notification->link_index = p->link_open->link_index;
         notification->resumes = p->link_open->resumes;
+        notification->same_user = p->link_open->same_user;
         (void)snprintf(notification->text, sizeof notification->text, "%s", p->link_open->topic);
         return 0;
     case DLX__WIRE__PACKET__BODY_SPARE_SEALED:

@@ -51,6 +51,7 @@ struct dlx_notification {
     bool early;
     bool former; /* of an offer: its publisher may announce itself again */
     bool from_start;
+    bool same_user;                 /* the publisher's and ours; a daemon of 2.7 does not say so */
     char text[DLX_ERROR_TEXT_SIZE]; /* topic of a publisher, reason of a failure */
     char topic[DLX_TOPIC_MAX + 1];  /* of the publisher of a failed link; "": not told */
     size_t n_fds;

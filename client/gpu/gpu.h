@@ -38,8 +38,10 @@ struct dlx_subscriber_link;
 /* Streams that went on before a tensor was ready. */
 struct dlx_gpu_late {
     uint64_t n;
-    uint64_t n_told; /* by events */
-    int code;        /* of the last one, and what it waited for: */
+    uint64_t n_told;                    /* by events */
+    int code;                           /* of the last one, */
+    char reason[DLX_EVENT_REASON_SIZE]; /* which limit it met, if that is why, */
+                                        /* and what it waited for: */
     uint32_t pid;
     uint64_t link;
     uint64_t publisher;
@@ -123,13 +125,13 @@ struct dlx_gpu_receiver_table {
     bool (*release)(struct dlx_export *e);
 
     /*
-     * Of a subscription whose arenas are to be pinned for `pin`. Its links refer to it, also when
-     * the subscription has ended. Returns 0; DLX_E_NO_MEMORY; DLX_E_DEVICE (no such device, driver
-     * or backend), DLX_E_FORKED, and what else the driver says.
+     * Of a subscription with these arguments, whose arenas are pinned for `pin`. Its links refer to
+     * it, also when the subscription has ended. Returns 0; DLX_E_NO_MEMORY; DLX_E_DEVICE (no such
+     * device, driver or backend), DLX_E_FORKED, and what else the driver says.
      */
-    int (*begin)(DLDevice pin, struct dlx_gpu_receiver **ret);
-    /* The subscription ends: from now on callers wait themselves. Wait for publishers, as long as
-     * calls may take. */
+    int (*begin)(const struct dlx_subscribe_args *asked, struct dlx_gpu_receiver **ret);
+    /* The subscription ends: from now on callers wait themselves. Streams wait for publishers no
+     * longer than calls may take, and this waits for that. */
     void (*stop)(struct dlx_gpu_receiver *receiver);
     /* Then wait for streams, and drop the reference of the subscription. */
     void (*end)(struct dlx_gpu_receiver *receiver);

@@ -187,6 +187,7 @@ int dlx__subscriber_link_open(struct dlx_subscriber_link *link, struct dlx_notif
         dlx__reader_set_bounded(&link->core);
     link->bell = dlx__steal_fd(&bell);
     link->retain = opened->retain;
+    link->is_same_user = opened->same_user;
     link->arenas_due = opened->n_arenas;
     link->state = DLX_LINK_OPENING;
     return 0;

@@ -118,6 +118,7 @@ struct dlx_subscriber_link {
     struct dlx_subscriber_link *after; /* not NULL: it is not our turn before this one has ended */
     uint32_t arenas_due;               /* of those that were there at the join, not here yet */
     uint32_t retain;                   /* of the publisher, as LinkOpen said */
+    bool is_same_user;                 /* its publisher's and ours, as far as is known */
     uint64_t history;  /* how many messages that are there it begins with; DLX_READER_ALL */
     uint64_t gone_at;  /* the cursor when the daemon said that its publisher is gone */
     uint64_t ended_at; /* 0, or the last message of a publisher that no other link will come to */
@@ -158,8 +159,9 @@ struct dlx_subscriber_link {
     struct dlx_mapped_source *source; /* what it maps is noted there; NULL: nothing is */
     struct dlx_mapped_region *mapped_page, *mapped_control;
     struct dlx_gpu_link *_Atomic gpu; /* what it has of GPUs; NULL: nothing yet */
-    /* What its subscription has, for as long as that is there: the link may begin it. */
+    /* Of its subscription, for as long as that is there. The link may begin what it has. */
     struct dlx_gpu_receiver **gpu_of;
+    const struct dlx_subscribe_args *asked;
 };
 
 /* Has it begun? */

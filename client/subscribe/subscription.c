@@ -303,6 +303,7 @@ static int on_offer(struct dlx_subscription *s, struct dlx_notification *notific
     if (r == 0) {
         link->client = s->client;
         link->gpu_of = &s->gpu;
+        link->asked = &s->args;
         link->origin = origin;
         link->daemon = notification->former ? DLX_LINK_SHOWN : DLX_LINK_OURS;
         r = s->gpu ? dlx__gpu_receiver()->link_begin(link, s->gpu) : 0;
@@ -790,7 +791,7 @@ static void subscription_free(struct dlx_subscription *s)
 static int begin_pinned(struct dlx_subscription *s)
 {
     int r = dlx__gpu_load_for(s->args.pin);
-    return r < 0 ? r : dlx__gpu_receiver()->begin(s->args.pin, &s->gpu);
+    return r < 0 ? r : dlx__gpu_receiver()->begin(&s->args, &s->gpu);
 }
 
 int dlx_subscribe(struct dlx_client *c, const char *topic,

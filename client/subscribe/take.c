@@ -730,7 +730,7 @@ static void tell_late(struct dlx_subscription *s)
     struct dlx_gpu_late late;
     if (s->gpu && dlx__gpu_receiver()->tell_late(s->gpu, &late))
         dlx__events_push(&s->events, DLX_EVENT_LATE, late.link, late.publisher, late.pid,
-                         late.topic, dlx_strerror(late.code));
+                         late.topic, *late.reason ? late.reason : dlx_strerror(late.code));
 }
 
 /* What a take would notice: a caller that has taken everything, and waits for the end of a

@@ -19,8 +19,9 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-/* The minor version since which LinkFailed names the publisher. */
+/* The minor versions since which LinkFailed names the publisher, and LinkOpen has `same_user`. */
 #define FAILED_PUBLISHER_SINCE 8U
+#define SAME_USER_SINCE        8U
 
 /* The socket took no more packets. If it is full, the loop reports when there is room. If not, the
  * kernel refused the fds (ETOOMANYREFS: the user has too many in flight) or was out of memory, and
@@ -302,6 +303,7 @@ static int join(struct dlxd_link *link)
 static int send_open(struct dlxd_link *link)
 {
     const struct dlxd_publisher *publisher = link->publisher;
+    const struct dlxd_principal *subscriber = link->subscription->client->principal;
     Dlx__Wire__LinkOpen body = DLX__WIRE__LINK_OPEN__INIT;
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
     const int fds[] = {link->locked_fd < 0 ? publisher->control->fd : link->locked_fd,
@@ -322,6 +324,8 @@ static int send_open(struct dlxd_link *link)
     body.resumes = publisher->config.resumes;
     body.max_held = publisher->config.max_held;
     body.max_held_bytes = publisher->config.max_held_bytes;
+    body.same_user = subscriber->minor >= SAME_USER_SINCE &&
+                     dlxd_principal_is_same_user(subscriber, publisher->principal);
     if (dlxd_publisher_leaves(publisher))
         body.history = body.retain; /* older messages may be gone or overwritten */
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OPEN;

@@ -38,7 +38,7 @@ struct dlx_message_gpu {
     pthread_mutex_t lock; /* for `import` of all of them, and `wait` */
     struct dlx_gpu_publisher publisher;
     dlx_atomic_u32 *ready;     /* in the manifest */
-    int64_t timeout_ns;        /* how long it is waited for */
+    int64_t timeout_ns;        /* how long the CPU waits for that */
     struct dlx_client *client; /* to ask for descriptors; NULL: there are none */
     struct dlx_gpu_wait *wait; /* of the stream that waited last; NULL: none has */
     void *wait_stream;
@@ -77,7 +77,8 @@ static int judge(dlx_atomic_u32 *word, bool gone, uint64_t now, uint64_t deadlin
     }
 }
 
-static int explain_wait(int r)
+/* `limit`: which one is over, if one is. */
+static int explain_wait(int r, const char *limit)
 {
     switch (r) {
     case DLX_E_DEVICE:
@@ -85,8 +86,7 @@ static int explain_wait(int r)
     case DLX_E_PUBLISHER_GONE:
         return dlx__fail(r, "the publisher was gone before its GPU had written it");
     case DLX_E_TIMEOUT:
-        return dlx__fail(r, "the publisher's GPU has not written it within the time of "
-                            "dlx_connect_args");
+        return dlx__fail(r, "the publisher's GPU has not written it within %s", limit);
     default:
         return r;
     }
@@ -99,7 +99,7 @@ static int wait_ready(dlx_atomic_u32 *word, uint64_t deadline, int bell)
         uint64_t now = dlx__now_ns();
         int r = judge(word, gone, now, deadline);
         if (r != DLX_GPU_WAITING)
-            return explain_wait(r);
+            return explain_wait(r, "the time of dlx_connect_args");
         uint64_t left = DLX_MIN(deadline - now, LOOK_NS);
         const struct timespec timeout = {.tv_nsec = (long)left};
         (void)syscall(SYS_futex, word, FUTEX_WAIT, DLX_GPU_PENDING, &timeout, NULL, 0);
@@ -112,15 +112,41 @@ struct dlx_gpu_wait {
     struct dlx_gpu_wait *next;
     atomic_uint refs;   /* the tensor's, and the thread's */
     int over;           /* the result, before it is known */
-    _Atomic int result; /* from then on the message may go */
+    _Atomic int result; /* from then on the message may go, and nothing here changes */
     bool is_gone;       /* the publisher, when it was looked at last */
+    uint64_t deadline;
     struct dlx_gpu_wait_args args;
     struct dlx_gpu_gate gate;
 };
 
+struct dlx_gpu_limit dlx__gpu_stream_limit(const struct dlx_gpu_receiver *receiver,
+                                           const struct dlx_subscriber_link *link)
+{
+    if (receiver->stream_timeout_ns == 0 && !link->is_same_user)
+        return (struct dlx_gpu_limit){DLX_GPU_OTHER_USER_NS, DLX_GPU_LIMIT_OTHER_USER};
+    bool is_asked = receiver->stream_timeout_ns != 0;
+    return (struct dlx_gpu_limit){is_asked ? receiver->stream_timeout_ns : DLX_FOREVER,
+                                  DLX_GPU_LIMIT_ASKED};
+}
+
+#define LIMIT_TEXT_SIZE (DLX_EVENT_REASON_SIZE - 20)
+
+static const char *describe_limit(const struct dlx_gpu_limit *limit, char ret[LIMIT_TEXT_SIZE])
+{
+    static const char *const texts[] = {
+        [DLX_GPU_LIMIT_ASKED] = "%g s: see stream_timeout_ns of dlx_subscribe_args",
+        [DLX_GPU_LIMIT_OTHER_USER] = "%g s, the default for other users: see stream_timeout_ns",
+        [DLX_GPU_LIMIT_ENDING] = "%g s of the end of its subscription or tensor",
+    };
+    (void)snprintf(ret, LIMIT_TEXT_SIZE, texts[limit->of], (double)limit->ns / 1e9);
+    return ret;
+}
+
 int dlx__gpu_wait_result(struct dlx_gpu_wait *wait)
 {
-    return explain_wait(atomic_load_explicit(&wait->result, memory_order_acquire));
+    char text[LIMIT_TEXT_SIZE];
+    int r = atomic_load_explicit(&wait->result, memory_order_acquire);
+    return r < 0 ? explain_wait(r, describe_limit(&wait->args.limit, text)) : r;
 }
 
 static struct dlx_gpu_wait *wait_ref(struct dlx_gpu_wait *wait)
@@ -136,8 +162,31 @@ struct dlx_gpu_wait *dlx__gpu_wait_unref(struct dlx_gpu_wait *wait)
     return NULL;
 }
 
-static void wait_settle(struct dlx_gpu_wait *wait)
+/* Locked. Nobody waits for it longer than calls may take. */
+static void end_soon(struct dlx_gpu_wait *wait)
 {
+    uint64_t deadline = dlx__deadline(wait->args.ending_ns);
+    if (wait->over != DLX_GPU_WAITING || deadline >= wait->deadline)
+        return;
+    wait->deadline = deadline;
+    wait->args.limit = (struct dlx_gpu_limit){wait->args.ending_ns, DLX_GPU_LIMIT_ENDING};
+}
+
+static void wake(struct dlx_gpu_receiver *receiver)
+{
+    (void)atomic_fetch_add_explicit(&receiver->changed, 1, memory_order_release);
+    (void)syscall(SYS_futex, &receiver->changed, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+/* Its stream has gone on, unless the GPU of this process is lost. */
+static void wait_settle(struct dlx_gpu_receiver *receiver, struct dlx_gpu_wait *wait)
+{
+    if (atomic_load_explicit(&wait->result, memory_order_acquire) != DLX_GPU_WAITING)
+        return;
+    (void)pthread_mutex_lock(&receiver->lock);
+    end_soon(wait);
+    (void)pthread_mutex_unlock(&receiver->lock);
+    wake(receiver);
     while (atomic_load_explicit(&wait->result, memory_order_acquire) == DLX_GPU_WAITING)
         (void)poll(NULL, 0, 1);
 }
@@ -146,9 +195,14 @@ static void note_late(struct dlx_gpu_receiver *receiver, const struct dlx_gpu_wa
 {
     const struct dlx_subscriber_link *link = wait->args.m->link;
     struct dlx_gpu_late *late = &receiver->late;
+    char text[LIMIT_TEXT_SIZE];
     (void)pthread_mutex_lock(&receiver->lock);
     late->n++;
     late->code = wait->over;
+    late->reason[0] = '\0';
+    if (wait->over == DLX_E_TIMEOUT)
+        (void)snprintf(late->reason, sizeof late->reason, "not ready within %s",
+                       describe_limit(&wait->args.limit, text));
     late->pid = link->pid;
     late->link = link->id;
     late->publisher = link->publisher;
@@ -174,7 +228,7 @@ static struct dlx_gpu_wait *take_over(struct dlx_gpu_receiver *receiver)
     uint64_t now = dlx__now_ns();
     while (*at) {
         struct dlx_gpu_wait *wait = *at;
-        wait->over = judge(wait->args.word, wait->is_gone, now, wait->args.deadline);
+        wait->over = judge(wait->args.word, wait->is_gone, now, wait->deadline);
         if (wait->over == DLX_GPU_WAITING) {
             at = &wait->next;
             continue;
@@ -222,7 +276,7 @@ static void plan(struct dlx_gpu_receiver *receiver, uint64_t next_look, struct s
     ret->ns = next_look - DLX_MIN(next_look, now);
     ret->waits = receiver->waits;
     for (const struct dlx_gpu_wait *wait = receiver->waits; wait; wait = wait->next) {
-        uint64_t deadline = wait->args.deadline;
+        uint64_t deadline = wait->deadline;
         ret->ns = DLX_MIN(ret->ns, deadline - DLX_MIN(deadline, now));
         if (ret->n < DLX_ARRAY_SIZE(ret->words))
             ret->words[ret->n++] = wait->args.word;
@@ -294,12 +348,6 @@ static void *waiter_main(void *arg)
 
 /* ---- adding -------------------------------------------------------------------------------- */
 
-static void wake(struct dlx_gpu_receiver *receiver)
-{
-    (void)atomic_fetch_add_explicit(&receiver->changed, 1, memory_order_release);
-    (void)syscall(SYS_futex, &receiver->changed, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
-
 /* Signals are for the program's own threads. Locked. */
 static bool start_waiter(struct dlx_gpu_receiver *receiver)
 {
@@ -330,6 +378,8 @@ static void add(struct dlx_gpu_receiver *receiver, struct dlx_gpu_wait *wait)
     if (wait) {
         wait->next = receiver->waits;
         receiver->waits = wait;
+        if (receiver->is_over)
+            end_soon(wait);
     }
     (void)pthread_mutex_unlock(&receiver->lock);
     wake(receiver);
@@ -343,7 +393,8 @@ int dlx__gpu_wait_add(struct dlx_gpu_receiver *receiver, const struct dlx_gpu_wa
         free(wait);
         return dlx__fail(DLX_E_NO_MEMORY, "no thread can wait for the publisher");
     }
-    *wait = (struct dlx_gpu_wait){.args = *args};
+    *wait = (struct dlx_gpu_wait){
+        .over = DLX_GPU_WAITING, .deadline = dlx__deadline(args->limit.ns), .args = *args};
     atomic_init(&wait->refs, 2);
     atomic_init(&wait->result, DLX_GPU_WAITING);
     int r = dlx__gpu_gate_shut(args->device_type, args->device, args->stream, &wait->gate);
@@ -448,7 +499,7 @@ static void finish_export(struct dlx_export *e, int result)
     if (result < 0)
         count(&receiver_of(e)->n_errors);
     if (e->wait)
-        wait_settle(e->wait);
+        wait_settle(receiver_of(e), e->wait);
     e->wait = dlx__gpu_wait_unref(e->wait);
     dlx__error_clear();
 }
@@ -583,16 +634,17 @@ static int use_tensor_on(DLManagedTensorVersioned *tensor, void *stream)
 
 /* ---- what a subscription and its links have ------------------------------------------------- */
 
-static int receiver_begin(DLDevice pin, struct dlx_gpu_receiver **ret)
+static int receiver_begin(const struct dlx_subscribe_args *asked, struct dlx_gpu_receiver **ret)
 {
     struct dlx_gpu_receiver *receiver = calloc(1, sizeof *receiver);
     if (!receiver)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a subscription");
-    int r = pin.device_type != 0 ? dlx__pin_new(pin, &receiver->pin) : 0;
+    int r = asked->pin.device_type != 0 ? dlx__pin_new(asked->pin, &receiver->pin) : 0;
     if (r < 0) {
         free(receiver);
         return r;
     }
+    receiver->stream_timeout_ns = asked->stream_timeout_ns;
     atomic_init(&receiver->refs, 1);
     (void)pthread_mutex_init(&receiver->lock, NULL);
     *ret = receiver;
@@ -631,7 +683,7 @@ static int ensure_link(struct dlx_subscriber_link *link)
     if (atomic_load_explicit(&link->gpu, memory_order_relaxed))
         return 0;
     if (!*link->gpu_of)
-        r = receiver_begin((DLDevice){0}, link->gpu_of);
+        r = receiver_begin(link->asked, link->gpu_of);
     return r < 0 ? r : link_begin(link, *link->gpu_of);
 }
 
@@ -806,7 +858,8 @@ static int let_stream_wait(struct dlx_export *e, void *stream)
     const struct dlx_gpu_wait_args args = {
         .m = e->message,
         .word = gpu->ready,
-        .deadline = dlx__deadline(gpu->timeout_ns),
+        .limit = dlx__gpu_stream_limit(receiver_of(e), e->message->link),
+        .ending_ns = gpu->timeout_ns,
         .device_type = (int32_t)e->message->tensors[e->i].device.device_type,
         .device = dlx__gpu_import_device(import_of(e)),
         .stream = stream,
@@ -885,6 +938,8 @@ static void receiver_stop(struct dlx_gpu_receiver *receiver)
 {
     (void)pthread_mutex_lock(&receiver->lock);
     receiver->is_over = true;
+    for (struct dlx_gpu_wait *wait = receiver->waits; wait; wait = wait->next)
+        end_soon(wait);
     (void)pthread_mutex_unlock(&receiver->lock);
     waits_end(receiver);
 }

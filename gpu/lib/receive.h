@@ -23,12 +23,14 @@
  * a copy from there may be queued. The first dlx_tensor_used_on() gives them another deleter for
  * that, so that those of other tensors need not look.
  *
- * Waits: until the publisher has written a tensor, for the word of gpu/lib/order.h, for a certain
- * time, and for the death of the publisher. The CPU of the thread that wants the tensor waits; or a
- * stream waits for a word of this process (a gate, gpu/gpu.h), and a thread waits for the publisher
- * and opens the gate. The thread always opens it: no stream waits for another process. The result
- * is known before the stream goes on. Waits have a thread of their own, since a stream for which a
- * release waits may itself wait for a publisher.
+ * Waits: until the publisher has written a tensor, for the word of gpu/lib/order.h, and for the
+ * death of the publisher. The CPU of the thread that wants the tensor waits, as long as calls may
+ * take; or a stream waits for a word of this process (a gate, gpu/gpu.h), and a thread waits for
+ * the publisher and opens the gate: at the latest when its limit is over (struct dlx_gpu_limit),
+ * or, once the subscription or the tensor has ended, after the time of calls. The thread always
+ * opens it: no stream waits for another process. The result is known before the stream goes on.
+ * Waits have a thread of their own, since a stream for which a release waits may itself wait for a
+ * publisher.
  */
 
 #include "client/control/client.h"
@@ -47,6 +49,7 @@ struct dlx_gpu_releaser {
 
 struct dlx_gpu_receiver {
     atomic_uint refs;
+    int64_t stream_timeout_ns; /* as of dlx_subscribe_args */
     struct dlx_pin *pin;       /* NULL: nothing is pinned */
     _Atomic uint64_t n_waits;  /* releases that waited in the deleter */
     _Atomic uint64_t n_errors; /* releases that could not wait for the work */
@@ -89,11 +92,29 @@ int dlx__gpu_use_on(struct dlx_export *e, void *stream);
 /* Not known yet: what the error codes leave free. */
 #define DLX_GPU_WAITING 1
 
+/* How long a stream waits for a publisher of another user, unless the subscription says it. */
+#define DLX_GPU_OTHER_USER_NS INT64_C(5000000000)
+
+/* How long a stream waits, and who says so. */
+struct dlx_gpu_limit {
+    int64_t ns; /* negative: without a limit */
+    enum dlx_gpu_limit_of {
+        DLX_GPU_LIMIT_ASKED,      /* stream_timeout_ns of dlx_subscribe_args */
+        DLX_GPU_LIMIT_OTHER_USER, /* its default, where the publisher may be another user's */
+        DLX_GPU_LIMIT_ENDING,     /* the time of calls, since the subscription or tensor ended */
+    } of;
+};
+
+/* That of a stream which waits for the publisher of this link. */
+struct dlx_gpu_limit dlx__gpu_stream_limit(const struct dlx_gpu_receiver *receiver,
+                                           const struct dlx_subscriber_link *link);
+
 /* A wait of a stream, as the thread sees it. */
 struct dlx_gpu_wait_args {
     struct dlx_message *m; /* the caller holds it until the result is known */
     dlx_atomic_u32 *word;
-    uint64_t deadline;
+    struct dlx_gpu_limit limit;
+    int64_t ending_ns; /* the time of calls: the limit once the subscription or tensor has ended */
     int32_t device_type;
     int32_t device;
     void *stream;
@@ -105,7 +126,7 @@ struct dlx_gpu_wait_args {
  */
 int dlx__gpu_wait_add(struct dlx_gpu_receiver *receiver, const struct dlx_gpu_wait_args *args,
                       struct dlx_gpu_wait **ret);
-/* 0, DLX_GPU_WAITING, or a code of dlx__gpu_wait_ready(). With the message of an error. */
+/* 0, DLX_GPU_WAITING; DLX_E_DEVICE, DLX_E_PUBLISHER_GONE, DLX_E_TIMEOUT, with a message. */
 int dlx__gpu_wait_result(struct dlx_gpu_wait *wait);
 /* NULL is fine; returns NULL. */
 struct dlx_gpu_wait *dlx__gpu_wait_unref(struct dlx_gpu_wait *wait);

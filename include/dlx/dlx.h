@@ -565,6 +565,11 @@ struct dlx_subscribe_args {
      *  Messages of up to so many publishers (4096; 0: 2, 8 with a pattern) that come and leave
      *  between two calls are kept; those of others are lost, see DLX_EVENT_UNSEEN. */
     uint32_t n_publishers;
+    /** GPUs: how long a stream of dlx_message_tensor_on() waits until its publisher has written a
+     *  tensor; then it continues without. 0: 5 seconds for a publisher of another user, who could
+     *  stop the stream for ever; without a limit for one of this user, whose end is noticed. (A
+     *  daemon of protocol 2.7 does not tell whose a publisher is: 5 seconds.) */
+    int64_t stream_timeout_ns;
 };
 #define DLX_PUBLISHERS_ANY UINT32_MAX  /**< for `n_publishers`: dlx_take() never ends */
 #define DLX_HISTORY_NONE   UINT32_MAX  /**< for `history`: no earlier message, even if retained */

@@ -21,7 +21,8 @@ enum dlx_event_kind {
     /** For a subscription with `pin`, once for each publisher: some of that publisher's memory
      *  could not be pinned. Its messages arrive nevertheless. */
     DLX_EVENT_UNPINNED = 4,
-    /** For a subscription: streams continued before tensors of this publisher were ready. See
+    /** For a subscription: streams continued before tensors of this publisher were ready, and
+     *  `reason` says why: it was gone, its GPU failed, or which limit was over. See
      *  dlx_message_tensor_on(). */
     DLX_EVENT_LATE = 5,
     /** The connection to the daemon was lost, and this publisher or subscription has reconnected:

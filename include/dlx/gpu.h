@@ -74,7 +74,8 @@
  * Releasing. A received tensor is released when the work that uses it is done, on the streams that
  * dlx_tensor_used_on() named. The deleter does not wait for that: a thread of the subscription
  * does, and the message is held until then. If too many messages are held, a dlx_take() with a
- * timeout waits for such a release. dlx_subscription_unref() waits for all of these streams. The
+ * timeout waits for such a release. dlx_subscription_unref() waits for all of these streams: those
+ * that wait for a publisher continue at the latest after the time of a request. The
  * deleter itself waits, and `gpu_waits` counts it, if no stream was named (for all work of this
  * process on the GPU), on HIP, if the driver cannot make an event for the stream, as above, and if
  * the subscription has ended. "All work of this process on the GPU" is what is in its primary
@@ -98,9 +99,9 @@ extern "C" {
  *
  * Work that is put on the stream after this call runs when the tensor is ready. No CPU waits for
  * that: a thread of the subscription watches the publisher and lets the stream continue. It also
- * lets the stream continue if the publisher is gone, has failed, or was not ready in the time of a
- * request in struct dlx_connect_args. Then the content has no meaning: dlx_tensor_status() reports
- * it, `gpu_late` counts it, and there is an event DLX_EVENT_LATE.
+ * lets the stream continue if the publisher is gone, has failed, or was not ready within
+ * `stream_timeout_ns` of struct dlx_subscribe_args. Then the content has no meaning:
+ * dlx_tensor_status() reports it, `gpu_late` counts it, and there is an event DLX_EVENT_LATE.
  *
  * Some streams cannot wait for the CPU: those of HIP; those of a device on which a trial with real
  * calls failed; the legacy default stream, since all others would wait with it; more than 1023 at

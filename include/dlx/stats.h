@@ -52,7 +52,7 @@ struct dlx_subscription_stats {
     uint64_t pinned_bytes; /**< shared memory of publishers that is pinned now */
     uint64_t pin_failures; /**< arenas that could not be pinned or unpinned */
     /** Streams of dlx_message_tensor_on() that continued before the tensor was ready: its publisher
-     *  was gone, had failed or took too long. */
+     *  was gone, had failed or took longer than `stream_timeout_ns`. */
     uint64_t gpu_late;
     /** False if the daemon has ended, as far as this subscription noticed, and it has not joined
      *  another one. */

@@ -113,6 +113,7 @@ class Methods:
         publishers=None,
         spin=None,
         pin=None,
+        stream_timeout=None,
         private=False,
     ):
         """Makes a dlx.Subscription of a topic, or of all topics that match a pattern, now and
@@ -141,6 +142,10 @@ class Methods:
         pin       a GPU ("cuda:0") that copies by itself from CPU memory of publishers. A tensor
                   is given back when all work on this GPU is done that was queued before, or only
                   that of the streams of t.used_on() (docs/GPU.md); None: no GPU
+        stream_timeout  seconds that a stream of take(stream=) or __dlpack__ waits until a publisher
+                  has written a tensor on a GPU; then it continues without, and `status`, `gpu_late`
+                  and a "late" event say so. float("inf"): without a limit; None: 5 s for
+                  publishers of other users, without a limit for those of this user
         private   tensors are writable, like those of msg.private(): no other object sees what is
                   written, not even another msg[key]. From 256 KiB on, a page is copied when it is
                   written to; a smaller tensor is copied at once. A tensor on a GPU raises
@@ -167,7 +172,17 @@ class Methods:
             busy = () if spin is None else (spin,)
         _torch.register()
         return self._subscribe(
-            topic, latest, history, reliable, max_held, timeout, publishers, pin, private, *busy
+            topic,
+            latest,
+            history,
+            reliable,
+            max_held,
+            timeout,
+            publishers,
+            pin,
+            stream_timeout,
+            private,
+            *busy,
         )
 
     def get(self, topic, timeout=0, *, stream=None):

@@ -596,6 +596,7 @@ class Connection:
         publishers: int | None = None,
         spin: float | Literal["never", "always"] | None = None,
         pin: Device | None = None,
+        stream_timeout: float | None = None,
         private: bool = False,
     ) -> Subscription: ...
     def get(self, topic: str, timeout: float | None = 0, *, stream: Stream = None) -> Message: ...
@@ -626,6 +627,7 @@ class Connection:
         timeout: float | None,
         publishers: int | None,
         pin: Device | None,
+        stream_timeout: float | None,
         private: bool,
         spin: float | None = ...,
         /,

@@ -199,8 +199,24 @@ static int parse_spin(PyObject *object, int64_t *ret)
     return 0;
 }
 
+/* None: the default. */
+static int parse_stream_timeout(PyObject *object, int64_t *ret)
+{
+    *ret = 0;
+    if (object == Py_None)
+        return 0;
+    if (dlxpy_timeout(object, ret) < 0)
+        return -1;
+    if (*ret != 0)
+        return 0;
+    PyErr_SetString(PyExc_ValueError,
+                    "stream_timeout is more than 0 seconds: give float(\"inf\") for "
+                    "no limit, None for the default");
+    return -1;
+}
+
 PyDoc_STRVAR(subscribe_doc, "_subscribe($self, topic, latest, history, reliable, max_held, "
-                            "timeout, publishers, pin, private, spin=..., /)\n"
+                            "timeout, publishers, pin, stream_timeout, private, spin=..., /)\n"
                             "--\n"
                             "\n");
 static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
@@ -210,15 +226,17 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
     const char *topic;
     int64_t timeout_ns;
     bool latest = false, is_private = false;
-    if (check_number("_subscribe", n_args, 9, 10) < 0 || dlxpy_flag(args[1], &latest) < 0 ||
+    if (check_number("_subscribe", n_args, 10, 11) < 0 || dlxpy_flag(args[1], &latest) < 0 ||
         (args[2] != Py_None &&
          dlxpy_uint32(args[2], "history", UINT32_MAX - 1, &sub.history) < 0) ||
         dlxpy_flag(args[3], &sub.reliable) < 0 ||
         dlxpy_uint32(args[4], "max_held", UINT32_MAX, &sub.max_held) < 0 ||
         dlxpy_timeout(args[5], &timeout_ns) < 0 ||
         parse_publishers(args[6], &sub.n_publishers) < 0 ||
-        dlxpy_gpu_device(args[7], "pin", &sub.pin) < 0 || dlxpy_flag(args[8], &is_private) < 0 ||
-        (n_args > 9 && parse_spin(args[9], &sub.spin_ns) < 0) ||
+        dlxpy_gpu_device(args[7], "pin", &sub.pin) < 0 ||
+        parse_stream_timeout(args[8], &sub.stream_timeout_ns) < 0 ||
+        dlxpy_flag(args[9], &is_private) < 0 ||
+        (n_args > 10 && parse_spin(args[10], &sub.spin_ns) < 0) ||
         dlxpy_topic_of(args[0], &keep, &topic) < 0)
         return NULL;
     sub.mode = latest ? DLX_MODE_LATEST : DLX_MODE_ALL;

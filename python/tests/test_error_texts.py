@@ -94,6 +94,8 @@ c.publisher("a", retain=1, retain_for=-1)
     ValueError: a time is a number of seconds >= 0
 c.subscribe("a", spin=-1)
     ValueError: a time is a number of seconds >= 0
+c.subscribe("a", stream_timeout=0)
+    ValueError: stream_timeout is more than 0 seconds
 c.subscribe("a", latest=True, reliable=True)
     InvalidError: latest=True passes messages over
 c.publisher("a", require=1, timeout=0).publish(DATA)

@@ -41,7 +41,7 @@ pub.wait(1, 60)
 """
 SUBSCRIBER = """
 start({device})
-s = c.subscribe("gpu", timeout=60)
+s = c.subscribe("gpu", timeout=60, {asked})
 say("ready")
 """
 
@@ -77,10 +77,10 @@ def two(gpu_peer):
     Both see that nothing is left.
     """
 
-    def run(publish, take, device=0, environment="", history=1):
+    def run(publish, take, device=0, environment="", history=1, asked=""):
         taker = gpu_peer(
             environment
-            + SUBSCRIBER.format(device=device)
+            + SUBSCRIBER.format(device=device, asked=asked)
             + take
             + "\ns.close(); c.close(); finish()"
         )
@@ -335,7 +335,7 @@ del g, msg, items
 
 def test_the_memory_of_a_publisher_that_died_is_gone_and_the_rest_is_not(gpu_peer):
     taker = gpu_peer(
-        SUBSCRIBER.format(device=0)
+        SUBSCRIBER.format(device=0, asked="")
         + """
 msg = s.take()
 say("taken")

@@ -184,7 +184,8 @@ taken.close()
 
 
 def test_a_stream_whose_publisher_was_killed_goes_on_and_that_is_told(gpu_peer):
-    taker = gpu_peer(SUBSCRIBER.format(device=0) + HELD + TOO_EARLY.format(status="PUBLISHER_GONE"))
+    begin = SUBSCRIBER.format(device=0, asked="") + HELD
+    taker = gpu_peer(begin + TOO_EARLY.format(status="PUBLISHER_GONE"))
     assert taker.hear() == "ready"
     giver = gpu_peer(PUBLISHER.format(history=1) + HELD + "publish(7)\nhear()\n")
     assert taker.hear() == "waiting"
@@ -203,8 +204,9 @@ end(pub)
 """,
         HELD
         + TOO_EARLY.format(status="TIMEOUT")
+        + "\nassert late[0].reason.startswith('not ready within 0.2 s'), late"
         + "\nfor stream in (a, b, source): stream.close()\ndel msg, taken",
-        environment="c.close()\nc = dlx.connect(timeout=0.2)\n",
+        asked="stream_timeout=0.2",
     )
 
 

@@ -41,7 +41,7 @@ assert s.stats()["gpu_errors"] == 0
 
 def test_memory_that_is_freed_while_others_have_it_stays_theirs(gpu_peer):
     taker = gpu_peer(
-        SUBSCRIBER.format(device=0)
+        SUBSCRIBER.format(device=0, asked="")
         + """
 taken = Taken(s.take(), stream=1)
 say("taken")

@@ -58,7 +58,7 @@ static const struct {
     {"FormerReady", 2},
     {"LinkOffer", 8},
     {"LinkReady", 2},
-    {"LinkOpen", 16},
+    {"LinkOpen", 17},
     {"ArenaAdded", 3},
     {"ArenaDropped", 2},
     {"PublisherGone", 1},
@@ -194,6 +194,24 @@ LOOP_TEST(a_link_that_failed_names_its_publisher_to_those_who_know_it, 0, DLX_AR
     ck_assert_uint_eq(failed->publisher, knows ? pub.id : 0);
     ck_assert_uint_eq(failed->pid, knows ? (uint32_t)getpid() : 0);
     ck_assert_str_eq(failed->topic, knows ? "t" : "");
+    dlx_test_publisher_deinit(&pub);
+}
+
+/* Field 17 of LinkOpen. */
+LOOP_TEST(whether_a_publisher_is_of_its_user_is_told_to_those_who_know_it, 0,
+          DLX_ARRAY_SIZE(minors))
+{
+    enum { SINCE = 8 };
+    auto_fd fd = connect_as(minors[_i]), other = dlx_test_hello(&dlx_test_stream_daemon, 10);
+    auto_test_subscription sub;
+    struct dlx_test_publisher pub;
+    dlx_test_publisher_new(&pub, other, "t", 0);
+    dlx_test_publisher_ready(&pub);
+    dlx_test_subscribe(&sub, fd, "t", false);
+    (void)dlx_test_accept_offer(&sub);
+    const Dlx__Wire__LinkOpen *open = dlx_test_expect(sub.fd, BODY(LINK_OPEN))->link_open;
+    ck_assert_int_eq(open->same_user, minors[_i] >= SINCE);
+    dlx_test_recv_done();
     dlx_test_publisher_deinit(&pub);
 }
 

@@ -43,8 +43,9 @@ static void read_gpu(const struct dlx_manifest *manifest, const struct dlx_manif
 {
     static struct dlx_client client = {.refs = 1};
     static struct dlx_gpu_receiver *receiver;
+    static const struct dlx_subscribe_args asked = {.size = sizeof asked};
     static struct dlx_subscriber_link subscriber_link = {
-        .pid = 1, .bell = -1, .client = &client, .gpu_of = &receiver};
+        .pid = 1, .bell = -1, .client = &client, .gpu_of = &receiver, .asked = &asked};
     struct dlx_message_gpu *gpu = NULL;
     client.generation = dlx_fuzz_generation;
     if (dlx__gpu_receive_table.message_new(&subscriber_link, manifest, &gpu) < 0) {

@@ -105,6 +105,41 @@ TEST(memory_is_handed_over_within_one_user)
     dlx__gpu_handle_deinit(&sent);
 }
 
+/* A process of that user that joins: is the publisher of its user, as far as it knows? */
+static bool is_of_user(uid_t uid, const char *topic)
+{
+    pid_t pid = dlx_test_fork();
+    if (pid == 0) {
+        dlx_test_user_become(uid);
+        struct dlx_subscription *s =
+            dlx_test_stream_subscribe(dlx_test_stream_connect(), topic, SUBSCRIBE(.history = 4));
+        (void)dlx_test_stream_next(s);
+        bool is = false;
+        for (uint32_t i = 0; i < s->n_links; i++)
+            is |= s->links[i]->publisher != 0 && s->links[i]->is_same_user;
+        _exit(is);
+    }
+    return dlx_test_fork_status(pid) != 0;
+}
+
+/* Streams wait for it without a limit. */
+TEST(a_subscription_knows_which_publishers_are_of_its_user)
+{
+    if (!dlx_test_user_may())
+        return;
+    begin(serve_both);
+    dlx_test_keeper_handle(&sent, 7, 2);
+    pid_t alice = publish_as(ALICE, "test/alice"), root = publish_as(0, "test/root");
+    ck_assert(is_of_user(ALICE, "test/alice"));
+    ck_assert(!is_of_user(BOB, "test/alice"));
+    ck_assert(!is_of_user(0, "test/alice"));
+    ck_assert(!is_of_user(BOB, "test/root"));
+    ck_assert(is_of_user(0, "test/root"));
+    dlx_test_fork_kill(alice);
+    dlx_test_fork_kill(root);
+    dlx__gpu_handle_deinit(&sent);
+}
+
 /* Bob may exchange it on one topic, Carol on none, and Alice on both. */
 TEST(memory_is_handed_over_between_users_whom_a_rule_lets)
 {

@@ -3,6 +3,7 @@
 #include "tests/gpu/harness_gpu_stream.h"
 
 #if DLX_TEST_HAS_GPU
+#include "client/subscribe/subscription.h"
 
 #define N       DLX_TEST_GPU_PAIR_N
 #define WORK_NS UINT64_C(300000000) /* so long that what does not wait is seen */
@@ -251,7 +252,7 @@ static void publish_and_stay(int sock)
 
 /* The stream goes on, and who asks learns why; the event comes in the end. */
 static void check_late(struct dlx_test_gpu_end *x, CUstream stream, DLManagedTensorVersioned *t,
-                       int code, const char *text)
+                       int code, const char *text, const char *reason)
 {
     struct dlx_event event = {.size = sizeof event};
     dlx_test_gpu_sync(stream);
@@ -261,7 +262,7 @@ static void check_late(struct dlx_test_gpu_end *x, CUstream stream, DLManagedTen
         ok(dlx_subscription_next_event(x->s, &event));
     while (event.kind != DLX_EVENT_LATE);
     ck_assert_str_eq(event.topic, "gpu/a");
-    ck_assert_str_eq(event.reason, dlx_strerror(code));
+    ck_assert_str_eq(event.reason, reason);
     while (dlx_subscription_next_event(x->s, &event) == 0)
         ck_assert_int_ne(event.kind, DLX_EVENT_LATE);
 }
@@ -278,8 +279,9 @@ GPU_LOOP_TEST(a_stream_goes_on_when_the_publisher_cannot_write_any_more, 0, 2, 0
         dlx_test_gpu_kill(&x.peer);
     else
         dlx_test_gpu_tell(x.peer.sock);
-    check_late(&x, stream, t, _i == 0 ? DLX_E_PUBLISHER_GONE : DLX_E_DEVICE,
-               _i == 0 ? "gone" : "error of the publisher's GPU");
+    int code = _i == 0 ? DLX_E_PUBLISHER_GONE : DLX_E_DEVICE;
+    check_late(&x, stream, t, code, _i == 0 ? "gone" : "error of the publisher's GPU",
+               dlx_strerror(code));
     t->deleter(t);
     if (_i == 1)
         dlx_test_gpu_kill(&x.peer); /* what its context lost is not to be looked for */
@@ -289,14 +291,14 @@ GPU_TEST(a_stream_goes_on_when_the_publisher_takes_too_long, 0)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     CUstream from = dlx_test_gpu_stream(), to = dlx_test_gpu_stream();
-    auto_client *c = NULL;
     DLManagedTensorVersioned *t, *again;
-    ok(dlx_connect(CONNECT(.timeout_ns = SECOND / 20), &c));
-    ok(dlx_subscribe(c, "gpu/a", NULL, &x.s));
+    ok(dlx_subscribe(x.c, "gpu/a", SUBSCRIBE(.stream_timeout_ns = SECOND / 20), &x.s));
     dlx_test_gpu_publish_behind(x.p, from, &gate, 0);
     struct dlx_message *m = dlx_test_stream_next(x.s);
     ok(dlx_message_tensor_on(m, 0, to, &t));
-    check_late(&x, to, t, DLX_E_TIMEOUT, "has not written it");
+    check_late(&x, to, t, DLX_E_TIMEOUT,
+               "has not written it within 0.05 s: see stream_timeout_ns of dlx_subscribe_args",
+               "not ready within 0.05 s: see stream_timeout_ns of dlx_subscribe_args");
     ok(dlx_message_tensor_on(m, 0, to, &again)); /* once more, it waits anew */
     dlx_test_gpu_gate_open(&gate);
     dlx_test_gpu_sync(from);
@@ -309,6 +311,70 @@ GPU_TEST(a_stream_goes_on_when_the_publisher_takes_too_long, 0)
     t->deleter(t);
     dlx_message_unref(m);
     x.s = dlx_subscription_unref(x.s);
+}
+
+/* The CPU has waited for the publisher as long as calls may, five times, and the stream waits. */
+GPU_TEST(a_stream_waits_without_a_limit_for_a_publisher_of_its_user, 0)
+{
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
+    CUstream from = dlx_test_gpu_stream(), to = dlx_test_gpu_stream();
+    auto_client *c = NULL;
+    DLManagedTensorVersioned *t, *none;
+    ok(dlx_connect(CONNECT(.timeout_ns = SECOND / 20), &c));
+    ok(dlx_subscribe(c, "gpu/a", NULL, &x.s));
+    dlx_test_gpu_publish_behind(x.p, from, &gate, 0);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
+    ok(dlx_message_tensor_on(m, 0, to, &t));
+    for (int i = 0; i < 5; i++)
+        fails(dlx_message_tensor(m, 0, &none), DLX_E_TIMEOUT, "the time of dlx_connect_args");
+    ck_assert_int_eq(dlx_tensor_status(t), 1);
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_sync(to);
+    ck_assert_int_eq(dlx_tensor_status(t), 0);
+    ck_assert_uint_eq(dlx_test_gpu_stats(&x).gpu_late, 0);
+    dlx_test_gpu_check(t, N, 7);
+    t->deleter(t);
+    dlx_message_unref(m);
+    x.s = dlx_subscription_unref(x.s);
+}
+
+/* As if the daemon had said so, in e2e_gpu_keep_users. */
+GPU_TEST(a_stream_waits_5_s_for_a_publisher_of_another_user, 0)
+{
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
+    CUstream from = dlx_test_gpu_stream(), to = dlx_test_gpu_stream();
+    auto_client *c = NULL;
+    ok(dlx_connect(CONNECT(.timeout_ns = 6 * SECOND), &c));
+    ok(dlx_subscribe(c, "gpu/a", NULL, &x.s));
+    x.s->links[0]->is_same_user = false;
+    dlx_test_gpu_publish_behind(x.p, from, &gate, 0);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
+    DLManagedTensorVersioned *t, *none;
+    ok(dlx_message_tensor_on(m, 0, to, &t));
+    fails(dlx_message_tensor(m, 0, &none), DLX_E_TIMEOUT, "the time of dlx_connect_args");
+    check_late(&x, to, t, DLX_E_TIMEOUT, "within 5 s, the default for other users",
+               "not ready within 5 s, the default for other users: see stream_timeout_ns");
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_sync(to);
+    t->deleter(t);
+    dlx_message_unref(m);
+    x.s = dlx_subscription_unref(x.s);
+}
+
+GPU_TEST(a_subscription_that_ends_lets_streams_go_on_when_a_call_would_end, 0)
+{
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
+    CUstream from = dlx_test_gpu_stream(), to = dlx_test_gpu_stream();
+    auto_client *c = NULL;
+    ok(dlx_connect(CONNECT(.timeout_ns = SECOND / 20), &c));
+    ok(dlx_subscribe(c, "gpu/a", NULL, &x.s));
+    dlx_test_gpu_publish_behind(x.p, from, &gate, 0);
+    auto_tensor *t = dlx_test_gpu_take_on(&x, to);
+    x.s = dlx_subscription_unref(x.s);
+    fails(dlx_tensor_status(t), DLX_E_TIMEOUT, "within 0.05 s of the end of its subscription");
+    dlx_test_gpu_sync(to);
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_sync(from);
 }
 
 #endif

@@ -21,7 +21,8 @@ static struct dlx_gpu_receiver *receiver;
 static void setup(void)
 {
     ok(dlx__fork_init(&subscriber_link.generation));
-    ok(dlx__gpu_receive_table.begin((DLDevice){kDLCUDA, 0}, &receiver)); /* its arenas are pinned */
+    const struct dlx_subscribe_args pinned = {.size = sizeof pinned, .pin = {kDLCUDA, 0}};
+    ok(dlx__gpu_receive_table.begin(&pinned, &receiver));
     ok(dlx__gpu_receive_table.link_begin(&subscriber_link, receiver));
 }
 
@@ -148,12 +149,32 @@ LOOP_TEST(a_stream_goes_on_when_its_result_is_known, 0, 2)
 {
     dlx_atomic_u32 word = _i == 0 ? DLX_GPU_READY : DLX_GPU_FAILED;
     struct dlx_message m = {.link = &subscriber_link};
-    const struct dlx_gpu_wait_args args = {.m = &m, .word = &word, .deadline = UINT64_MAX};
+    const struct dlx_gpu_wait_args args = {
+        .m = &m, .word = &word, .limit = {.ns = DLX_FOREVER}, .ending_ns = PATIENCE};
     result_at_gate = DLX_GPU_WAITING;
     ok(dlx__gpu_wait_add(receiver, &args, &wait_));
     dlx__gpu_receive_table.stop(receiver); /* ends the thread */
     ck_assert_int_eq(result_at_gate, _i == 0 ? 0 : DLX_E_DEVICE);
     wait_ = dlx__gpu_wait_unref(wait_);
+}
+
+static void check_limit(int64_t asked, bool is_same_user, int64_t ns, enum dlx_gpu_limit_of of)
+{
+    const struct dlx_gpu_receiver subscription = {.stream_timeout_ns = asked};
+    const struct dlx_subscriber_link link = {.is_same_user = is_same_user};
+    struct dlx_gpu_limit limit = dlx__gpu_stream_limit(&subscription, &link);
+    ck_assert_int_eq(limit.of, of);
+    ck_assert_int_eq(limit.ns, ns);
+}
+
+TEST(a_stream_has_the_limit_that_was_asked_for_or_that_of_other_users)
+{
+    check_limit(0, true, DLX_FOREVER, DLX_GPU_LIMIT_ASKED);
+    check_limit(0, false, DLX_GPU_OTHER_USER_NS, DLX_GPU_LIMIT_OTHER_USER);
+    for (int is_same_user = 0; is_same_user < 2; is_same_user++) {
+        check_limit(7, is_same_user, 7, DLX_GPU_LIMIT_ASKED);
+        check_limit(DLX_FOREVER, is_same_user, DLX_FOREVER, DLX_GPU_LIMIT_ASKED);
+    }
 }
 
 #define N_WAITS 100U
@@ -171,7 +192,8 @@ static void add_waits(uint32_t word)
     atomic_store(&has_polled_locked, false);
     wait_ = NULL;
     for (uint32_t i = 0; i < N_WAITS; i++) {
-        const struct dlx_gpu_wait_args args = {.m = &m, .word = &words[i], .deadline = UINT64_MAX};
+        const struct dlx_gpu_wait_args args = {
+            .m = &m, .word = &words[i], .limit = {.ns = DLX_FOREVER}, .ending_ns = PATIENCE};
         dlx_store32_release(&words[i], word);
         ok(dlx__gpu_wait_add(receiver, &args, &waits[i]));
     }

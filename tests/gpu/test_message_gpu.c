@@ -9,12 +9,14 @@ static uint8_t bytes[DLX_SHM_ALLOCATION_SIZE];
 static const struct dlx_shm_manifest_gpu gpu_part = {.publisher = 77, .ready = DLX_GPU_READY};
 static struct dlx_client client = {.refs = 1};
 static struct dlx_gpu_receiver *receiver;
+static const struct dlx_subscribe_args asked = {.size = sizeof asked};
 static struct dlx_subscriber_link subscriber_link = {.topic = "cam/front",
                                                      .publisher = 7,
                                                      .pid = 42,
                                                      .bell = -1,
                                                      .client = &client,
-                                                     .gpu_of = &receiver};
+                                                     .gpu_of = &receiver,
+                                                     .asked = &asked};
 
 /* An honest one of 4096 bytes. */
 static void setup(void)

@@ -169,6 +169,7 @@ static void told_open(struct link *l, const Dlx__Wire__LinkOpen *body, const int
              body->resumes == p->resumes && body->retain == p->retain &&
              body->pid == (uint32_t)p->pid && body->max_held == p->max_held &&
              body->max_held_bytes == p->max_held_bytes &&
+             body->same_user == (l->sub->proc->minor >= 8 && l->sub->proc->user == p->user) &&
              body->history == (p->state == PUB_RETAINED ? p->retain : p->history),
          "LinkOpen of publisher %ju: %u arenas, expected %u", p->id, body->n_arenas, n_arenas(p));
     l->state = LINK_OPEN;
