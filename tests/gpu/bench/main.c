@@ -3,8 +3,8 @@
  *   --what handoff     --memory cpu | ipc | arena  --size BYTES  --n N
  *   --what statedict   --how ours | ipc  --size BYTES (a tensor)  --n TENSORS
  *   --what steps       --blocks one | full
- *   --what pipeline    --how ours | unordered  --blocks N  --steps N  --consumer-steps N  --hz HZ
- *                      --n MESSAGES
+ *   --what pipeline    --how ours | word | unordered  --blocks N  --steps N  --consumer-steps N
+ *                      --hz HZ  --n MESSAGES
  *   --what beside      --how waiting | alone  --blocks N  --steps N  --n KERNELS
  *   --what weights     --how ours | buckets  --size BYTES  --bucket BYTES  --n TENSORS of a bucket
  *   --what reuse       --size BYTES  --n MESSAGES  --kills N

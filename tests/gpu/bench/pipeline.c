@@ -22,8 +22,17 @@ struct shared {
     struct dlx_test_gpu_stamps stamps[];   /* the producer's, then the consumer's */
 };
 
+enum order {
+    BY_LIBDLX,
+    /* The producer's stream writes a word for which the consumer's stream waits: no CPU is between
+     * them. Nobody writes it when the producer has died. */
+    BY_WORD,
+    UNORDERED, /* the consumer waits for the CPU of the producer only */
+};
+
 struct options {
-    bool is_ordered; /* by libdlx; false: the consumer waits for the CPU of the producer only */
+    enum order order;
+    uint64_t *word; /* a page that both processes have */
     uint32_t n_blocks;
     uint64_t n_steps, n_consumer_steps;
     uint64_t n_measured, n; /* messages, without and with the warm-up */
@@ -38,6 +47,16 @@ static uint32_t full_gpu(void)
     DRIVER(
         cu.cuDeviceGetAttribute(&n_threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 0));
     return (uint32_t)DLX_MAX(1, n_processors * (n_threads / DLX_TEST_GPU_WORK_THREADS));
+}
+
+static CUdeviceptr register_word(const struct options *o)
+{
+    CUdeviceptr at = 0;
+    if (o->order != BY_WORD)
+        return 0;
+    DRIVER(cu.cuMemHostRegister(o->word, DLX_PAGE, CU_MEMHOSTREGISTER_DEVICEMAP));
+    DRIVER(cu.cuMemHostGetDevicePointer(&at, o->word, 0));
+    return at;
 }
 
 static CUdeviceptr stamps_new(uint64_t n)
@@ -107,16 +126,19 @@ static void consume(const struct options *o, const char *topic, struct shared *s
     gpu_bench_context();
     CUstream stream = gpu_bench_stream();
     CUdeviceptr stamps = stamps_new(o->n);
+    CUdeviceptr word = register_word(o);
     gpu_bench_subscriber(&end, topic, 0, &shared->meeting);
     for (uint64_t i = 0; i < o->n; i++) {
         DLManagedTensorVersioned *t = NULL;
-        if (o->is_ordered) {
+        if (o->order == BY_LIBDLX) {
             struct dlx_message *m = bm_take(end.s);
             bm_check(dlx_message_tensor_on(m, 0, stream, &t), "dlx_message_tensor_on");
             dlx_message_unref(m);
         } else {
             gpu_bench_await(&shared->n_published, i + 1);
         }
+        if (word)
+            DRIVER(cu.cuStreamWaitValue64(stream, word, i + 1, CU_STREAM_WAIT_VALUE_GEQ));
         dlx_test_gpu_work(stream, o->n_blocks, o->n_consumer_steps, stamp_of(stamps, i));
         if (t)
             t->deleter(t);
@@ -147,12 +169,15 @@ static void produce(const struct options *o, const char *topic, struct shared *s
     CUstream stream = gpu_bench_stream();
     CUdeviceptr stamps = stamps_new(o->n);
     struct dlx_publish_args args = {.size = sizeof args, .share = true, .stream = stream};
+    CUdeviceptr word = register_word(o);
     gpu_bench_publisher(&end, topic, 0, &shared->meeting);
     uint64_t start_ns = bm_now_ns();
     for (uint64_t i = 0; i < o->n; i++) {
         await_turn(o, start_ns, i);
         dlx_test_gpu_work(stream, o->n_blocks, o->n_steps, stamp_of(stamps, i));
-        if (o->is_ordered)
+        if (word)
+            DRIVER(cu.cuStreamWriteValue64(stream, word, i + 1, CU_STREAM_WRITE_VALUE_DEFAULT));
+        if (o->order == BY_LIBDLX)
             bm_check(dlx_publish(end.p, &own.tensor, &args, NULL), "dlx_publish");
         atomic_store(&shared->n_published, i + 1);
         if (i + 1 == N_WARMUP)
@@ -175,7 +200,7 @@ static void report(const struct options *o, const struct shared *shared)
         bm_fail("out of memory");
     for (uint64_t i = N_WARMUP; i < o->n; i++) {
         double gap = (double)consumed[i].begin_ns - (double)produced[i].end_ns;
-        if (o->is_ordered && gap < -CLOCK_STEP_NS)
+        if (o->order != UNORDERED && gap < -CLOCK_STEP_NS)
             bm_fail("kernel %llu of the consumer began %.0f ns before the producer's had ended",
                     (unsigned long long)i, -gap);
         gaps[i - N_WARMUP] = gap;
@@ -194,7 +219,11 @@ void gpu_bench_pipeline(void)
 {
     char topic[64];
     uint64_t n = (uint64_t)DLX_MAX(1L, bm_long("n", 200));
-    struct options o = {.is_ordered = !strcmp(bm_text("how", "ours"), "ours"),
+    const char *how = bm_text("how", "ours");
+    struct options o = {.order = !strcmp(how, "ours")   ? BY_LIBDLX
+                                 : !strcmp(how, "word") ? BY_WORD
+                                                        : UNORDERED,
+                        .word = bm_shared(DLX_PAGE),
                         .n_blocks = (uint32_t)bm_long("blocks", 1),
                         .n_steps = (uint64_t)bm_long("steps", 1000),
                         .n_measured = n,
