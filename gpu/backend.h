@@ -70,6 +70,8 @@ struct dlx_gpu_api {
     enum dlx_gpu_kind own_kind; /* of memory that this library allocates */
     int (*count)(int32_t *ret);
     int (*uuid)(int32_t device, struct dlx_gpu_uuid *ret);
+    /* Bytes of the device, used or not. */
+    int (*memory_size)(int32_t device, uint64_t *ret);
     /*
      * What kind of memory `size` bytes at `ptr` are: `ret` covers them, and whole chunks.
      * DLX_E_DEVICE: they cannot be shared, and the message says why.

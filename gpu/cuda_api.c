@@ -37,12 +37,30 @@ static int cuda_device_uuid(int32_t device, struct dlx_gpu_uuid *ret)
     return 0;
 }
 
+static int cuda_device_memory_size(int32_t device, uint64_t *ret)
+{
+    const struct dlx_cuda *cu;
+    CUdevice dev;
+    size_t bytes;
+    int r = dlx__cuda(&cu);
+    if (r == 0)
+        r = dlx__cuda_device(cu, device, &dev);
+    if (r < 0)
+        return r;
+    CUresult result = cu->cuDeviceTotalMem(&bytes, dev);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "cuDeviceTotalMem of device %d", device);
+    *ret = bytes;
+    return 0;
+}
+
 const struct dlx_gpu_api dlx__cuda_api = {
     .name = "CUDA",
     .device_type = kDLCUDA,
     .own_kind = DLX_GPU_CUDA_VMM,
     .count = cuda_device_count,
     .uuid = cuda_device_uuid,
+    .memory_size = cuda_device_memory_size,
     .classify = dlx__cuda_classify,
     .event_record = dlx__cuda_event_record,
     .event_wait = dlx__cuda_event_wait,

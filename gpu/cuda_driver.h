@@ -16,6 +16,7 @@
     X(cuDeviceGet)                                                                                 \
     X(cuDeviceGetCount)                                                                            \
     X(cuDeviceGetUuid)                                                                             \
+    X(cuDeviceTotalMem)                                                                            \
     X(cuDeviceGetAttribute)                                                                        \
     X(cuDevicePrimaryCtxRetain)                                                                    \
     X(cuDevicePrimaryCtxRelease)                                                                   \

@@ -2,6 +2,7 @@
 #include "gpu/exports.h"
 #include "common/error.h"
 #include "gpu/backend.h"
+#include "gpu/imports.h"
 #include <pthread.h>
 
 enum export_state { EXPORT_USED, EXPORT_IDLE, EXPORT_GONE };
@@ -235,7 +236,7 @@ int dlx__gpu_exports_allocate(struct dlx_gpu_exports *exports, int32_t device_ty
                          (unsigned long long)size);
     r = dlx__gpu_ops(api->own_kind, &ops);
     if (r == 0)
-        r = ops->allocate(device, size, &memory);
+        r = dlx__gpu_allocate(ops, device, size, &memory);
     if (r < 0)
         return r;
     (void)pthread_mutex_lock(&making);

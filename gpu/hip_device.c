@@ -33,6 +33,20 @@ static int hip_device_uuid(int32_t device, struct dlx_gpu_uuid *ret)
     return 0;
 }
 
+static int hip_device_memory_size(int32_t device, uint64_t *ret)
+{
+    const struct dlx_hip *hip;
+    size_t bytes;
+    int r = dlx__hip(&hip);
+    if (r < 0)
+        return r;
+    hipError_t error = hip->hipDeviceTotalMem(&bytes, device);
+    if (error != hipSuccess)
+        return dlx__hip_fail(hip, error, "hipDeviceTotalMem of device %d", device);
+    *ret = bytes;
+    return 0;
+}
+
 /* All fields are 0 where the runtime does not know the address. */
 struct attributes {
     uint64_t memory_type;
@@ -145,6 +159,7 @@ const struct dlx_gpu_api dlx__hip_api = {
     .own_kind = DLX_GPU_HIP_VMM,
     .count = hip_device_count,
     .uuid = hip_device_uuid,
+    .memory_size = hip_device_memory_size,
     .classify = hip_device_classify,
     .wait_stream = dlx__hip_wait_stream,
     .wait_device = dlx__hip_wait_device,

@@ -22,6 +22,7 @@
     X(hipGetDevice)                                                                                \
     X(hipSetDevice)                                                                                \
     X(hipDeviceGetUuid)                                                                            \
+    X(hipDeviceTotalMem)                                                                           \
     X(hipDrvPointerGetAttributes)                                                                  \
     X(hipIpcGetMemHandle)                                                                          \
     X(hipIpcOpenMemHandle)                                                                         \

@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
-enum import_state { IMPORT_OPENING, IMPORT_USED, IMPORT_IDLE, IMPORT_LEAVING, IMPORT_CLOSING };
+enum import_state { IMPORT_OPENING, IMPORT_USED, IMPORT_IDLE, IMPORT_CLOSING };
 
 struct dlx_gpu_import {
     struct dlx_gpu_import *next, *next_closing;
@@ -13,23 +13,42 @@ struct dlx_gpu_import {
     uint64_t id;
     const struct dlx_gpu_ops *ops;
     uint8_t token[sizeof((struct dlx_gpu_handle *)0)->token];
+    int32_t home; /* the GPU that has the memory */
     int32_t device;
     enum dlx_gpu_access access;
     uint32_t n_uses;
     uint64_t last_use;
+    uint64_t idle_most; /* bytes of `home` that may be idle */
     struct dlx_gpu_memory memory;
     struct dlx_gpu_export *export; /* of this process: not on the list, and `memory` is empty */
 };
 
-/* Guards the list, states and counts. No driver is called under it. */
+/* A publisher, and how many links of this process there are to it. */
+struct source {
+    struct source *next;
+    struct dlx_gpu_publisher publisher;
+    uint32_t n_links;
+};
+
+/* Guards the lists, states and counts. No driver is called under it. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t settled = PTHREAD_COND_INITIALIZER; /* one is no longer OPENING or CLOSING */
 static struct dlx_gpu_import *list;
+static struct source *sources;
 static uint64_t n_uses_ever;
 
-static bool imports_is_of(const struct dlx_gpu_import *import, struct dlx_gpu_publisher publisher)
+static bool is_publisher(struct dlx_gpu_publisher a, struct dlx_gpu_publisher b)
 {
-    return import->publisher.number == publisher.number && import->publisher.id == publisher.id;
+    return a.number == b.number && a.id == b.id;
+}
+
+/* The caller holds the lock. What points to the source; to NULL: no link goes to this publisher. */
+static struct source **find_source(struct dlx_gpu_publisher publisher)
+{
+    struct source **at = &sources;
+    while (*at && !is_publisher((*at)->publisher, publisher))
+        at = &(*at)->next;
+    return at;
 }
 
 static bool imports_has(const struct dlx_gpu_import *import, const struct dlx_gpu_import *like)
@@ -37,9 +56,9 @@ static bool imports_has(const struct dlx_gpu_import *import, const struct dlx_gp
     if (like->ops->opens_once) /* for reading and writing: those kinds have no other access */
         return import->ops == like->ops && import->device == like->device &&
                memcmp(import->token, like->token, sizeof import->token) == 0;
-    return import->state < IMPORT_LEAVING && import->id == like->id &&
+    return import->state != IMPORT_CLOSING && import->id == like->id &&
            import->device == like->device && import->access == like->access &&
-           imports_is_of(import, like->publisher);
+           is_publisher(import->publisher, like->publisher);
 }
 
 /* The caller holds the lock. */
@@ -82,33 +101,34 @@ static void close_all(struct dlx_gpu_import *closing)
     }
 }
 
-/* The caller holds the lock. Idle imports are to be closed, the oldest first, until no more than
- * `n_stay` are left. */
-static void close_idle(uint32_t n_stay, struct dlx_gpu_import **closing)
+/* The caller holds the lock. Close idle imports of memory of the same GPU, the one that was used
+ * longest ago first, until those that are left may be idle together. */
+static void close_excess(const struct dlx_gpu_import *like, struct dlx_gpu_import **closing)
 {
     for (;;) {
         struct dlx_gpu_import *oldest = NULL;
+        uint64_t bytes = 0;
         uint32_t n = 0;
         for (struct dlx_gpu_import *import = list; import; import = import->next) {
-            if (import->state != IMPORT_IDLE)
+            if (import->state != IMPORT_IDLE || import->home != like->home ||
+                import->ops->device_type != like->ops->device_type)
                 continue;
             n++;
+            bytes += import->memory.size;
             if (!oldest || import->last_use < oldest->last_use)
                 oldest = import;
         }
-        if (n <= n_stay)
+        if (n <= DLX_GPU_IMPORTS_IDLE_MAX && bytes <= like->idle_most)
             return;
         close_later(oldest, closing);
     }
 }
 
-/* The caller holds the lock. Those that have been idle for long are to be closed. */
-static void close_old(struct dlx_gpu_import **closing)
+/* The caller holds the lock. May it stay open although nothing uses it? */
+static bool may_idle(const struct dlx_gpu_import *import)
 {
-    for (struct dlx_gpu_import *import = list; import; import = import->next)
-        if (import->state == IMPORT_IDLE &&
-            n_uses_ever - import->last_use > DLX_GPU_IMPORTS_IDLE_USES)
-            close_later(import, closing);
+    return import->ops->import_stays && import->memory.size <= import->idle_most &&
+           *find_source(import->publisher);
 }
 
 /* Tensors are checked against the size in the description, so it has to be the size of the memory
@@ -171,11 +191,24 @@ static int fail_open(int r, enum dlx_gpu_kind kind)
     return dlx__fail_prefix(r, "cannot open GPU memory of kind %s", dlx__gpu_kind_text(kind));
 }
 
+static int find_idle_most(struct dlx_gpu_import *entry)
+{
+    const struct dlx_gpu_api *api = NULL;
+    uint64_t bytes = 0;
+    int r = dlx__gpu_api(entry->ops->device_type, &api);
+    if (r == 0 && entry->ops->import_stays)
+        r = api->memory_size(entry->home, &bytes);
+    entry->idle_most = bytes / DLX_GPU_IMPORTS_IDLE_PART;
+    return r;
+}
+
 /* Open the memory of the entry. Other threads that need it wait meanwhile. */
 static int open_entry(const struct dlx_gpu_ops *ops, const struct dlx_gpu_handle *handle,
                       int32_t home, const struct dlx_gpu_fetch *fetch, struct dlx_gpu_import *entry)
 {
-    int r = dlx__gpu_handle_is_complete(handle)
+    int r = find_idle_most(entry);
+    if (r == 0)
+        r = dlx__gpu_handle_is_complete(handle)
                 ? ops->open(handle, home, entry->device, entry->access, &entry->memory)
                 : fetch_and_open(ops, handle, home, fetch, entry);
     (void)pthread_mutex_lock(&lock);
@@ -218,6 +251,7 @@ int dlx__gpu_import(struct dlx_gpu_publisher publisher, const struct dlx_gpu_han
                                      .publisher = publisher,
                                      .id = handle->id,
                                      .ops = ops,
+                                     .home = home,
                                      .device = device == DLX_GPU_HOME ? home : device,
                                      .access = access,
                                      .n_uses = 1};
@@ -270,34 +304,10 @@ void dlx__gpu_import_unref(struct dlx_gpu_import *import)
     (void)pthread_mutex_lock(&lock);
     if (--import->n_uses == 0) {
         import->last_use = ++n_uses_ever;
-        if (import->state == IMPORT_LEAVING || !import->ops->import_stays) {
-            close_later(import, &closing);
-        } else {
+        if (may_idle(import)) {
             import->state = IMPORT_IDLE;
-            close_idle(DLX_GPU_IMPORTS_IDLE_MAX, &closing);
-        }
-        close_old(&closing);
-    }
-    (void)pthread_mutex_unlock(&lock);
-    close_all(closing);
-}
-
-void dlx__gpu_imports_gone(struct dlx_gpu_publisher publisher, uint64_t id)
-{
-    struct dlx_gpu_import *closing = NULL, *next;
-    if (dlx__gpu_is_forked())
-        return;
-    (void)pthread_mutex_lock(&lock);
-    for (struct dlx_gpu_import *import = list; import; import = next) {
-        next = import->next;
-        if (!imports_is_of(import, publisher) || (id != 0 && import->id != id))
-            continue;
-        if (import->state == IMPORT_OPENING) {
-            (void)pthread_cond_wait(&settled, &lock);
-            next = list; /* the list may have changed */
-        } else if (import->state == IMPORT_USED) {
-            import->state = IMPORT_LEAVING;
-        } else if (import->state == IMPORT_IDLE) {
+            close_excess(import, &closing);
+        } else {
             close_later(import, &closing);
         }
     }
@@ -305,13 +315,86 @@ void dlx__gpu_imports_gone(struct dlx_gpu_publisher publisher, uint64_t id)
     close_all(closing);
 }
 
-void dlx__gpu_imports_trim(uint32_t n_stay)
+/* ---- what is not needed any more ------------------------------------------------------------- */
+
+int dlx__gpu_imports_join(struct dlx_gpu_publisher publisher)
+{
+    struct source *source = calloc(1, sizeof *source);
+    if (!source)
+        return dlx__fail(DLX_E_NO_MEMORY, "no memory for imports of GPU memory");
+    source->publisher = publisher;
+    (void)pthread_mutex_lock(&lock);
+    struct source **at = find_source(publisher);
+    if (!*at)
+        *at = dlx_steal(source);
+    (*at)->n_links++;
+    (void)pthread_mutex_unlock(&lock);
+    free(source);
+    return 0;
+}
+
+/* The caller holds the lock. Allocation `id` of the publisher; 0: all of them. */
+static void close_idle_of(struct dlx_gpu_publisher publisher, uint64_t id,
+                          struct dlx_gpu_import **closing)
+{
+    for (struct dlx_gpu_import *import = list; import; import = import->next)
+        if (import->state == IMPORT_IDLE && (id == 0 || import->id == id) &&
+            is_publisher(import->publisher, publisher))
+            close_later(import, closing);
+}
+
+void dlx__gpu_imports_leave(struct dlx_gpu_publisher publisher)
 {
     struct dlx_gpu_import *closing = NULL;
     if (dlx__gpu_is_forked())
         return;
     (void)pthread_mutex_lock(&lock);
-    close_idle(n_stay, &closing);
+    struct source **at = find_source(publisher), *source = *at;
+    if (--source->n_links == 0) {
+        *at = source->next;
+        free(source);
+        close_idle_of(publisher, 0, &closing);
+    }
     (void)pthread_mutex_unlock(&lock);
     close_all(closing);
+}
+
+void dlx__gpu_imports_freed(struct dlx_gpu_publisher publisher, uint64_t id)
+{
+    struct dlx_gpu_import *closing = NULL;
+    if (dlx__gpu_is_forked())
+        return;
+    (void)pthread_mutex_lock(&lock);
+    close_idle_of(publisher, id, &closing);
+    (void)pthread_mutex_unlock(&lock);
+    close_all(closing);
+}
+
+int dlx__gpu_imports_trim(uint64_t *ret)
+{
+    struct dlx_gpu_import *closing = NULL;
+    uint64_t bytes = 0;
+    if (dlx__gpu_is_forked())
+        return dlx__gpu_fail_forked();
+    (void)pthread_mutex_lock(&lock);
+    for (struct dlx_gpu_import *import = list; import; import = import->next)
+        if (import->state == IMPORT_IDLE) {
+            bytes += import->memory.size;
+            close_later(import, &closing);
+        }
+    (void)pthread_mutex_unlock(&lock);
+    close_all(closing);
+    *ret = bytes;
+    return 0;
+}
+
+int dlx__gpu_allocate(const struct dlx_gpu_ops *ops, int32_t device, uint64_t size,
+                      struct dlx_gpu_memory *ret)
+{
+    uint64_t bytes = 0;
+    int r = ops->allocate(device, size, ret);
+    if (r != DLX_E_NO_MEMORY || dlx__gpu_imports_trim(&bytes) < 0 || bytes == 0)
+        return r;
+    dlx__error_clear();
+    return ops->allocate(device, size, ret);
 }

@@ -5,16 +5,33 @@
 /*
  * GPU memory of other processes, as this process has it open. Opening is slow, so an allocation is
  * opened once for each local GPU and access, whatever number of messages is in it, and by one
- * thread. It stays open for a while when it is idle.
+ * thread. It stays open when it is idle, since the next message is probably in the same
+ * allocation.
  *
- *     OPENING --> USED <--> IDLE --> CLOSING     too many are idle, or it has been so for long,
- *                  |                             or dlx__gpu_imports_gone()
- *                  +--> LEAVING --> CLOSING      dlx__gpu_imports_gone(); closed with its last use
+ *     OPENING --> USED <--> IDLE
+ *                  |          |
+ *                  +----------+--> CLOSING --> gone
  *
- * Memory whose kind may not stay open (gpu/backend.h) goes from USED to CLOSING. Of the kinds that
- * drivers let a process open once, an allocation is known by its token, whoever publishes it, and
- * not opened again before the driver has closed it. Memory that a
- * publisher of this process exports is not opened: it is where it is.
+ * An idle import costs no memory while its publisher has the memory, too. What that has freed, it
+ * keeps. So these are closed:
+ *
+ *     which                                               | when
+ *     one that its publisher has freed                    | a subscription of this process looks
+ *                                                         | (dlx__gpu_imports_freed())
+ *     those of a publisher to which no link is left       | the last one leaves
+ *                                                         | (dlx__gpu_imports_leave())
+ *     those used longest ago, of more than an eighth of a | another one becomes idle
+ *     GPU's memory or DLX_GPU_IMPORTS_IDLE_MAX of them    |
+ *     all idle ones                                       | this process lacks memory of a GPU, or
+ *                                                         | asks for it (dlx__gpu_imports_trim())
+ *
+ * The bound is for a process that does not look for long: whatever is freed meanwhile, it keeps no
+ * more than that. Another one that lacks memory cannot wait for it.
+ *
+ * Memory whose kind may not stay open (gpu/backend.h) goes from USED to CLOSING, and so does what
+ * is used when the last link leaves. Of the kinds that drivers let a process open once, an
+ * allocation is known by its token, whoever publishes it, and not opened again before the driver
+ * has closed it. Memory that a publisher of this process exports is not opened: it is where it is.
  */
 
 #include "gpu/backend.h"
@@ -22,9 +39,9 @@
 
 struct dlx_gpu_import;
 
-#define DLX_GPU_IMPORTS_IDLE_MAX 64U
-/* An idle import is closed after so many uses of other imports have ended. */
-#define DLX_GPU_IMPORTS_IDLE_USES 256U
+/* Idle imports of memory of one GPU: at most so many, and this part of its memory. */
+#define DLX_GPU_IMPORTS_IDLE_MAX  64U
+#define DLX_GPU_IMPORTS_IDLE_PART 8U
 
 /* The GPU that has the memory. */
 #define DLX_GPU_HOME (-1)
@@ -53,10 +70,20 @@ int32_t dlx__gpu_import_device(const struct dlx_gpu_import *import);
  * does not wait. NULL is fine. */
 void dlx__gpu_import_unref(struct dlx_gpu_import *import);
 
-/* The publisher's allocation `id` will not be needed again, or none of them (0). */
-void dlx__gpu_imports_gone(struct dlx_gpu_publisher publisher, uint64_t id);
+/* A link of this process to the publisher begins, and ends: as long as there is one, imports may be
+ * idle. 0 or DLX_E_NO_MEMORY. */
+int dlx__gpu_imports_join(struct dlx_gpu_publisher publisher);
+void dlx__gpu_imports_leave(struct dlx_gpu_publisher publisher);
 
-/* Close idle imports, except this many that were used last. */
-void dlx__gpu_imports_trim(uint32_t n_stay);
+/* The publisher has freed its allocation `id`; 0: it may have freed any. Closes idle imports: no
+ * message is in what an honest publisher frees, so none of it is used. */
+void dlx__gpu_imports_freed(struct dlx_gpu_publisher publisher, uint64_t id);
+
+/* Close all idle imports: *ret is their bytes. 0 or DLX_E_FORKED. */
+int dlx__gpu_imports_trim(uint64_t *ret);
+
+/* Memory of this library, as `allocate` of its kind: idle imports make room for it. */
+int dlx__gpu_allocate(const struct dlx_gpu_ops *ops, int32_t device, uint64_t size,
+                      struct dlx_gpu_memory *ret);
 
 #endif

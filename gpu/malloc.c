@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/malloc.h"
 #include "common/error.h"
-#include "gpu/backend.h"
+#include "gpu/imports.h"
 #include <inttypes.h>
 #include <pthread.h>
 
@@ -25,7 +25,7 @@ static int malloc_allocate(int32_t device_type, int32_t device, uint64_t size,
     int r = dlx__gpu_is_forked() ? dlx__gpu_fail_forked() : dlx__gpu_api(device_type, &api);
     if (r == 0)
         r = dlx__gpu_ops(api->own_kind, &ops);
-    return r < 0 ? r : ops->allocate(device, size, ret);
+    return r < 0 ? r : dlx__gpu_allocate(ops, device, size, ret);
 }
 
 int dlx__gpu_malloc(int32_t device_type, int32_t device, uint64_t size, void **ret)

@@ -17,6 +17,7 @@
  *        0  +--------------------------------------+
  *           | head, oldest                         |  each message
  *       64  | blocked, heeds_locks                 |  while the publisher waits; once
+ *           | n_freed, freed [6]                   |  each time GPU memory is freed
  *      128  | counters                             |  each message; for reports
  *      192  +--------------------------------------+
  *           | entries [n_entries], 64 bytes each   |  n_entries: a power of 2
@@ -75,6 +76,7 @@
 #define DLX_SHM_ALIGN       256U   /* of payloads */
 #define DLX_SHM_ARENA_MAX   (UINT64_C(1) << 46)
 #define DLX_SHM_ARENAS_MAX  4096U /* of one publisher at a time */
+#define DLX_SHM_FREED       6U    /* ids of GPU memory that a control block has room for */
 /* Of one former page. The last region has all that does not fit. */
 #define DLX_SHM_FORMER_REGIONS_MAX 4096U
 #define DLX_SHM_FORMER_SOURCES_MAX 1024U
@@ -109,6 +111,10 @@ struct dlx_shm_control {
      * A later daemon may then show the control block to new subscribers through a locked descriptor
      * (common/memory.h). 0: the publisher does not support this. */
     dlx_atomic_u32 heeds_locks;
+    /* How many allocations of GPU memory the publisher has freed, and the ids of the last ones: the
+     * first one's is at 0, the seventh's, too. Subscribers that have them open close them. */
+    dlx_atomic_u64 n_freed;
+    dlx_atomic_u64 freed[DLX_SHM_FREED];
 
     /* For reports only. */
     _Alignas(64) dlx_atomic_u64 published;
@@ -375,6 +381,8 @@ DLX_SHM_AT(dlx_shm_control, head, 0);
 DLX_SHM_AT(dlx_shm_control, oldest, 8);
 DLX_SHM_AT(dlx_shm_control, blocked, 64);
 DLX_SHM_AT(dlx_shm_control, heeds_locks, 68);
+DLX_SHM_AT(dlx_shm_control, n_freed, 72);
+DLX_SHM_AT(dlx_shm_control, freed, 80);
 DLX_SHM_AT(dlx_shm_control, published, 128);
 DLX_SHM_AT(dlx_shm_control, copied_bytes, 152);
 DLX_SHM_AT(dlx_shm_control, refused, 160);

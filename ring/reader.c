@@ -448,6 +448,25 @@ bool dlx__reader_arm(struct dlx_reader *r)
     return !dlx__reader_pending(r);
 }
 
+uint32_t dlx__reader_freed(const struct dlx_reader *r, uint64_t *seen,
+                           uint64_t ret_ids[DLX_SHM_FREED])
+{
+    struct dlx_shm_control *control = (struct dlx_shm_control *)(uintptr_t)r->control;
+    /* Partner: dlx__writer_note_freed() stored the id before. */
+    uint64_t first = *seen, n = dlx_load64_acquire(&control->n_freed);
+    *seen = n;
+    if (dlx_likely(n == first))
+        return 0;
+    if (n - first >= DLX_SHM_FREED)
+        return DLX_READER_FREED_MANY;
+    for (uint32_t i = 0; i < n - first; i++)
+        ret_ids[i] = dlx_load64_relaxed(&control->freed[(first + i) % DLX_SHM_FREED]);
+    dlx_fence();
+    /* The next id is stored before n_freed says so: one less than there is room for is safe. */
+    return dlx_load64_relaxed(&control->n_freed) - first < DLX_SHM_FREED ? (uint32_t)(n - first)
+                                                                         : DLX_READER_FREED_MANY;
+}
+
 void dlx__reader_close(struct dlx_reader *r)
 {
     dlx_store64_release(&r->page->cursor, DLX_SHM_CURSOR_CLOSED);

@@ -304,6 +304,15 @@ bool dlx__reader_is_past(const struct dlx_reader *r, const struct dlx_reader *ot
  * safe. */
 bool dlx__reader_arm(struct dlx_reader *r);
 
+/*
+ * Which GPU memory has the publisher freed since `*seen`, a count that becomes what it is now?
+ * Returns the number of ids; DLX_READER_FREED_MANY: so many that their ids are not known. Called
+ * after dlx__reader_arm(), it misses none: a later one rings.
+ */
+dlx_for_gpu uint32_t dlx__reader_freed(const struct dlx_reader *r, uint64_t *seen,
+                                       uint64_t ret_ids[DLX_SHM_FREED]);
+#define DLX_READER_FREED_MANY DLX_SHM_FREED
+
 /* Leaves the ring: takes no more messages. Held messages stay held. */
 void dlx__reader_close(struct dlx_reader *r);
 

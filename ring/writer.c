@@ -94,7 +94,9 @@ static void forget_oldest_block(struct dlx_writer *w)
 
 void dlx__writer_deinit(struct dlx_writer *w)
 {
-    for (uint32_t i = 0; i < w->n_links; i++)
+    uint32_t n_links = w->n_links;
+    w->n_links = 0; /* dlx__writer_note_freed() rings none of them */
+    for (uint32_t i = 0; i < n_links; i++)
         w->env->link_gone(w->userdata, w->links[i]);
     free(w->links);
     for (uint32_t i = 0; i < w->n_retired; i++)
@@ -428,6 +430,19 @@ void dlx__writer_set_blocked(struct dlx_writer *w, bool blocked)
     dlx_store32_relaxed(&w->block->control->blocked, blocked);
     /* partner: a reader clears a hold or moves its cursor, has a fence, then loads `blocked` */
     dlx_fence();
+}
+
+void dlx__writer_note_freed(struct dlx_writer *w, uint64_t id)
+{
+    struct dlx_shm_control *control = w->block->control;
+    uint64_t n = dlx_load64_relaxed(&control->n_freed);
+    /* Partner: dlx__reader_freed() reads the ids, then n_freed again. Who has seen this id instead
+     * of the one that was there sees n_freed as it is now. */
+    dlx_fence();
+    dlx_store64_relaxed(&control->freed[n % DLX_SHM_FREED], id);
+    dlx_store64_release(&control->n_freed, n + 1);
+    dlx_fence();
+    dlx__writer_ring_sleepers(w);
 }
 
 /* ---- publish ------------------------------------------------------------------------------- */

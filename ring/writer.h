@@ -192,6 +192,10 @@ dlx_for_gpu uint32_t dlx__writer_reclaim(struct dlx_writer *w, bool drop);
  * false afterwards. */
 void dlx__writer_set_blocked(struct dlx_writer *w, bool blocked);
 
+/* Notes the id of GPU memory that the publisher has freed, and wakes sleeping readers, which may
+ * have it open. */
+dlx_for_gpu void dlx__writer_note_freed(struct dlx_writer *w, uint64_t id);
+
 /* The newest message that every reliable link has passed. */
 uint64_t dlx__writer_passed(struct dlx_writer *w);
 
@@ -406,8 +410,8 @@ static inline void dlx__writer_ring_sleepers(struct dlx_writer *w)
 {
     for (uint32_t i = 0; i < w->n_links; i++) {
         struct dlx_writer_link *link = w->links[i];
-        /* Partner: dlx__reader_arm() raises its ticket, then loads gen of the next entry. A fence
-         * came before. */
+        /* Partner: dlx__reader_arm() raises its ticket, then loads gen of the next entry, and
+         * n_freed. A fence came before. */
         uint64_t ticket = dlx_load64_relaxed(link->ticket);
         if (dlx_unlikely(ticket != link->rung)) {
             link->rung = ticket;

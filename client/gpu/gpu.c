@@ -79,3 +79,15 @@ void dlx_cuda_free(void *memory, size_t size, int device, void *stream)
         library->free(memory);
     dlx__error_clear();
 }
+
+int dlx_gpu_trim(uint64_t *ret)
+{
+    const struct dlx_gpu_library *library =
+        atomic_load_explicit(&dlx__gpu_loaded, memory_order_acquire);
+    uint64_t bytes = 0;
+    dlx__error_clear();
+    int r = library ? library->trim(&bytes) : 0; /* not loaded: nothing is open */
+    if (r == 0 && ret)
+        *ret = bytes;
+    return r;
+}

@@ -146,8 +146,13 @@ struct dlx_gpu_receiver_table {
 
     /* Sets `gpu` of a link from its subscription's, once. Returns 0; DLX_E_NO_MEMORY. */
     int (*link_begin)(struct dlx_subscriber_link *link, struct dlx_gpu_receiver *receiver);
-    /* A link ends, after its messages and arenas: nothing of its publisher needs to stay open while
-     * no message is held. Any thread. */
+    /* The subscription looks at a link that has no message: memory that its publisher has freed is
+     * closed. */
+    void (*link_look)(struct dlx_subscriber_link *link);
+    /* The subscription leaves a link: nothing of its publisher needs to stay open while no message
+     * is held. */
+    void (*link_leave)(struct dlx_subscriber_link *link);
+    /* A link ends, after its messages and arenas. Any thread. */
     void (*link_end)(struct dlx_subscriber_link *link);
     /* A mapping of an arena was made. Returns true if it is pinned. A driver's refusal is
      * counted. */
@@ -179,6 +184,8 @@ struct dlx_gpu_library {
     /* gpu/malloc.h */
     int (*malloc)(int32_t device_type, int32_t device, uint64_t size, void **ret);
     void (*free)(void *memory);
+    /* gpu/imports.h */
+    int (*trim)(uint64_t *ret);
 };
 
 /*

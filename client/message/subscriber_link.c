@@ -119,9 +119,16 @@ struct dlx_subscriber_link *dlx__subscriber_link_leave(struct dlx_subscriber_lin
 struct dlx_subscriber_link *dlx__subscriber_link_unref(struct dlx_subscriber_link *link)
 {
     uint64_t n = link ? DLX_SUBSCRIBER_LINK_ALIVE - link->n_given : 0;
+    if (link && link->gpu)
+        dlx__gpu_receiver()->link_leave(link);
     if (link && atomic_fetch_sub_explicit(&link->refs, n, memory_order_acq_rel) == n)
         dlx__subscriber_link_free(link);
     return NULL;
+}
+
+void dlx__subscriber_link_look_at_gpu(struct dlx_subscriber_link *link)
+{
+    dlx__gpu_receiver()->link_look(link);
 }
 
 static void ring_publisher(void *userdata)

@@ -242,6 +242,14 @@ static inline void dlx__subscriber_link_drain(struct dlx_subscriber_link *link)
 /* The subscription takes no more from it. */
 void dlx__subscriber_link_close(struct dlx_subscriber_link *link);
 
+/* Before the subscription sleeps, or returns without a message of this link. */
+void dlx__subscriber_link_look_at_gpu(struct dlx_subscriber_link *link);
+static inline void dlx__subscriber_link_look(struct dlx_subscriber_link *link)
+{
+    if (dlx_unlikely(atomic_load_explicit(&link->gpu, memory_order_relaxed)))
+        dlx__subscriber_link_look_at_gpu(link);
+}
+
 /* ArenaAdded; takes the fd, also on failure. An arena that cannot be pinned is not, and one that
  * cannot be mapped for want of something (dlx__error_is_lack()) is mapped when a message needs it.
  * Returns 0; DLX_E_PROTOCOL; DLX_E_NO_MEMORY: nothing has changed. */

@@ -63,6 +63,7 @@ bool dlx__subscription_park(struct dlx_subscription *s, struct dlx_subscriber_li
         (void)hear(link);
     if (!dlx__reader_arm(&link->core))
         return false;
+    dlx__subscriber_link_look(link);
     dlx__subscription_deactivate(s, link);
     return true;
 }

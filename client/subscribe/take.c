@@ -210,6 +210,7 @@ have_nothing(struct dlx_subscription *s, struct dlx_subscriber_link *link, int r
 {
     switch (r) {
     case DLX_E_EMPTY:
+        dlx__subscriber_link_look(link);
         if (link->state != DLX_LINK_LIVE &&
             !(link->wants == DLX_WANTS_NEWS && dlx__subscription_expects_news(s, link)))
             end(s, link);

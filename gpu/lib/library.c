@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/gpu/gpu.h"
+#include "gpu/imports.h"
 #include "gpu/lib/receive.h"
 #include "gpu/lib/share.h"
 #include "gpu/malloc.h"
@@ -13,6 +14,7 @@ __attribute__((visibility("default"))) const struct dlx_gpu_library dlx__gpu_lib
     .receiver = &dlx__gpu_receive_table,
     .malloc = dlx__gpu_malloc,
     .free = dlx__gpu_free,
+    .trim = dlx__gpu_imports_trim,
 };
 
 /* For a static program. */

@@ -687,11 +687,51 @@ static int ensure_link(struct dlx_subscriber_link *link)
     return r < 0 ? r : link_begin(link, *link->gpu_of);
 }
 
-static void link_end(struct dlx_subscriber_link *link)
+/* The number is the publisher's own choice: it may not choose another one. */
+static int note_publisher(const struct dlx_subscriber_link *link, struct dlx_gpu_link *of,
+                          uint64_t number)
+{
+    if (number == 0 || (of->publisher != 0 && of->publisher != number))
+        return dlx__fail(DLX_E_BAD_PEER,
+                         "its number as a publisher of GPU memory is %" PRIu64 ", and was %" PRIu64,
+                         number, of->publisher);
+    if (of->publisher == number)
+        return 0;
+    int r = dlx__gpu_imports_join((struct dlx_gpu_publisher){number, link->publisher});
+    if (r < 0)
+        return r;
+    uint64_t ids[DLX_SHM_FREED]; /* of messages that were there before */
+    (void)dlx__reader_freed(&link->core, &of->n_freed, ids);
+    of->publisher = number;
+    return 0;
+}
+
+static void link_look(struct dlx_subscriber_link *link)
+{
+    struct dlx_gpu_link *of = atomic_load_explicit(&link->gpu, memory_order_relaxed);
+    const struct dlx_gpu_publisher publisher = {of->publisher, link->publisher};
+    uint64_t ids[DLX_SHM_FREED];
+    uint32_t n = of->publisher != 0 ? dlx__reader_freed(&link->core, &of->n_freed, ids) : 0;
+    if (n == DLX_READER_FREED_MANY) {
+        dlx__gpu_imports_freed(publisher, 0);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (ids[i] != 0)
+            dlx__gpu_imports_freed(publisher, ids[i]);
+}
+
+static void link_leave(struct dlx_subscriber_link *link)
 {
     struct dlx_gpu_link *of = atomic_load_explicit(&link->gpu, memory_order_relaxed);
     if (of->publisher != 0)
-        dlx__gpu_imports_gone((struct dlx_gpu_publisher){of->publisher, link->publisher}, 0);
+        dlx__gpu_imports_leave((struct dlx_gpu_publisher){of->publisher, link->publisher});
+    of->publisher = 0;
+}
+
+static void link_end(struct dlx_subscriber_link *link)
+{
+    struct dlx_gpu_link *of = atomic_load_explicit(&link->gpu, memory_order_relaxed);
     receiver_unref(of->receiver);
     free(of);
 }
@@ -720,9 +760,13 @@ static int message_new(struct dlx_subscriber_link *link, const struct dlx_manife
                        struct dlx_message_gpu **ret)
 {
     uint32_t n = manifest->n_allocations;
+    uint64_t number = *(const volatile uint64_t *)&manifest->gpu->publisher;
     int r = ensure_link(link);
+    if (r == 0)
+        r = note_publisher(link, atomic_load_explicit(&link->gpu, memory_order_relaxed), number);
     if (r < 0)
         return r;
+    link_look(link);
     struct dlx_message_gpu *gpu = calloc(1, sizeof *gpu + n * sizeof gpu->allocations[0]);
     struct place *places = calloc(manifest->header.n_tensors, sizeof *places);
     if (!gpu || !places) {
@@ -731,11 +775,9 @@ static int message_new(struct dlx_subscriber_link *link, const struct dlx_manife
         return dlx__fail(DLX_E_NO_MEMORY, "table of %u allocations", n);
     }
     (void)pthread_mutex_init(&gpu->lock, NULL);
-    uint64_t number = *(const volatile uint64_t *)&manifest->gpu->publisher;
     gpu->publisher = (struct dlx_gpu_publisher){number, link->publisher};
     gpu->ready = (dlx_atomic_u32 *)(uintptr_t)&manifest->gpu->ready; /* to be read */
     gpu->timeout_ns = link->client->timeout_ns;
-    atomic_load_explicit(&link->gpu, memory_order_relaxed)->publisher = number;
     gpu->places = places;
     gpu->n_allocations = n;
     for (uint32_t i = 0; i < n; i++) {
@@ -1000,6 +1042,8 @@ const struct dlx_gpu_receiver_table dlx__gpu_receive_table = {
     .n_released = n_released,
     .wait_released = wait_released,
     .link_begin = link_begin,
+    .link_look = link_look,
+    .link_leave = link_leave,
     .link_end = link_end,
     .pin = pin_arena,
     .tell_unpinned = tell_unpinned,

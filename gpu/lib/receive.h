@@ -78,6 +78,7 @@ enum dlx_gpu_pins {
 struct dlx_gpu_link {
     struct dlx_gpu_receiver *receiver; /* its subscription's: a reference */
     uint64_t publisher; /* the publisher's number as one of GPU memory; 0: none yet */
+    uint64_t n_freed;   /* of its allocations, as this link has seen */
     enum dlx_gpu_pins pins;
     char unpinned[DLX_EVENT_REASON_SIZE]; /* why the first arena that is not pinned is not */
 };

@@ -101,6 +101,7 @@ static int share_begin(struct dlx_publisher *p)
         return r;
     }
     share->keep_number = 1;
+    share->core = &p->core;
     p->gpu = share;
     return 0;
 }
@@ -148,11 +149,14 @@ static int share_keep(struct dlx_publisher *p, struct dlx_gpu_export *export)
     return r == 1 ? keep_others(p) : r;
 }
 
-static void tell_gone(struct dlx_publisher *p)
+/* The keeper and the subscribers close what was freed. */
+static void tell_gone(struct dlx_gpu_share *share)
 {
     uint64_t id;
-    while (dlx__gpu_exports_next_gone(p->gpu->exports, &id))
-        dlx__gpu_keep_drop(p->gpu->keep, id);
+    while (dlx__gpu_exports_next_gone(share->exports, &id)) {
+        dlx__gpu_keep_drop(share->keep, id);
+        dlx__writer_note_freed(share->core, id);
+    }
 }
 
 static bool is_same_device(DLDevice a, DLDevice b)
@@ -245,6 +249,7 @@ static void reader_died(struct dlx_publisher *p)
         dlx__heap_set_aside(of->heap, NULL);
         dlx__heap_freeze(of->heap);
     }
+    tell_gone(p->gpu);
 }
 
 /* ---- blocks -------------------------------------------------------------------------------- */
@@ -261,6 +266,7 @@ static int grow_heap(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t si
     for (uint32_t id;
          (id = dlx__heap_find_excess(heap, bytes, dlx__writer_head(&p->core), window));)
         dlx__heap_drop(heap, id);
+    tell_gone(p->gpu); /* before the memory is wanted that subscribers have open */
     int r = dlx__gpu_exports_allocate(p->gpu->exports, (int32_t)device.device_type,
                                       device.device_id, bytes, &export);
     if (r < 0)
@@ -341,7 +347,7 @@ static int heap_block(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t s
     int r = dlx__heap_take(heap, size, ret);
     if (r == DLX_E_FULL)
         r = find_heap_room(p, heap, size, ret);
-    tell_gone(p);
+    tell_gone(p->gpu);
     return r;
 }
 
@@ -448,7 +454,6 @@ static void give_blocks(struct dlx_block *block)
 
 static void parcel_unref(struct dlx_gpu_parcel *parcel)
 {
-    uint64_t gone;
     if (!parcel || --parcel->n_refs > 0)
         return;
     struct dlx_gpu_share *share = parcel->share;
@@ -464,8 +469,7 @@ static void parcel_unref(struct dlx_gpu_parcel *parcel)
     give_blocks(parcel->blocks);
     for (uint32_t i = 0; i < parcel->n_exports; i++)
         dlx__gpu_export_unref(parcel->exports[i]);
-    while (dlx__gpu_exports_next_gone(share->exports, &gone))
-        dlx__gpu_keep_drop(share->keep, gone);
+    tell_gone(share);
     for (uint32_t i = 0; i < parcel->n_tensors; i++)
         if (parcel->tensors[i]->deleter)
             parcel->tensors[i]->deleter(parcel->tensors[i]);

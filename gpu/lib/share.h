@@ -8,6 +8,7 @@
 
 struct dlx_gpu_heap;
 struct dlx_gpu_keep;
+struct dlx_writer;
 
 /* What a publisher has of GPUs. */
 struct dlx_gpu_share {
@@ -17,6 +18,7 @@ struct dlx_gpu_share {
     struct dlx_gpu_keep *keep; /* NULL: the keeper has nothing of it yet */
     uint64_t keep_number;      /* of the connection with the keeper; from 1 */
     uint64_t number;           /* see struct dlx_gpu_publisher */
+    struct dlx_writer *core;   /* the publisher's */
     uint32_t n_parcels;
     uint32_t n_mortal; /* parcels that end with this process */
     bool is_over;      /* what comes back now is LEFT */

@@ -121,6 +121,15 @@ inline cuda_memory cuda_malloc(std::size_t size, int device, void *stream = null
     return memory;
 }
 
+/** Closes GPU memory of other processes that no tensor of this one is in, by dlx_gpu_trim().
+ *  Returns its bytes. */
+inline std::uint64_t gpu_trim()
+{
+    std::uint64_t bytes = 0;
+    detail::check(dlx_gpu_trim(&bytes));
+    return bytes;
+}
+
 /** A tensor of a set to be published, which empties it: `{"rgb", std::move(t)}`. */
 struct item {
     item(const char *n, tensor &&t) noexcept : name(n), value(t) {}

@@ -205,6 +205,20 @@ DLX_API void *dlx_cuda_malloc(size_t size, int device, void *stream);
  */
 DLX_API void dlx_cuda_free(void *memory, size_t size, int device, void *stream);
 
+/**
+ * Closes memory of GPUs that other processes own and no tensor of this process is in, on all GPUs,
+ * now. Opening takes long, so such memory stays open for the next message: up to an eighth of each
+ * GPU's memory, until its publisher frees it or the last subscription to the publisher ends. An
+ * allocation of this library that finds no memory does the same before it fails; a program calls
+ * it before it allocates by itself, or before it does not take messages for long.
+ *
+ * The memory is free when its publisher, and every other process that has it open, gives it up,
+ * too. Any thread. *ret: how many bytes were closed (`ret` may be NULL).
+ *
+ * Returns 0; DLX_E_FORKED (the memory is the parent's).
+ */
+DLX_API int dlx_gpu_trim(uint64_t *ret);
+
 #ifdef __cplusplus
 }
 #endif

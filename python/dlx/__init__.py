@@ -40,6 +40,7 @@ from ._dlx import (
     connect,
     debug,
     dlpack_info,
+    gpu_trim,
     tensor,
 )
 from ._dtype import DType
@@ -71,6 +72,7 @@ __all__ = [
     "connect",
     "debug",
     "dlpack_info",
+    "gpu_trim",
     "select",
     "tensor",
     "Connection",

@@ -3,6 +3,7 @@
 /* The module dlx._dlx: each other file adds its part. */
 
 #include "debug.h"
+#include "errors.h"
 #include "state.h"
 #include <stdbool.h>
 
@@ -25,7 +26,29 @@ static PyObject *dlpack_info(PyObject *self, PyObject *unused)
                          "dltensor_versioned", "dltensor");
 }
 
+PyDoc_STRVAR(
+    gpu_trim_doc,
+    "gpu_trim($module, /)\n"
+    "--\n"
+    "\n"
+    "Closes GPU memory of other processes that no tensor of this process is in, on all\n"
+    "GPUs, and returns its bytes. Such memory stays open for the next message: up to an\n"
+    "eighth of each GPU, until its publisher frees it. Call it when another library lacks\n"
+    "memory of a GPU, or before no message is taken for long.");
+static PyObject *gpu_trim(PyObject *self, PyObject *unused)
+{
+    uint64_t bytes = 0;
+    int r;
+    (void)self;
+    (void)unused;
+    Py_BEGIN_ALLOW_THREADS
+    r = dlx_gpu_trim(&bytes);
+    Py_END_ALLOW_THREADS
+    return r < 0 ? dlxpy_raise(r) : PyLong_FromUnsignedLongLong(bytes);
+}
+
 static PyMethodDef functions[] = {
+    {"gpu_trim", gpu_trim, METH_NOARGS, gpu_trim_doc},
     {"dlpack_info", dlpack_info, METH_NOARGS, info_doc},
     {"debug", (PyCFunction)(void (*)(void))dlxpy_debug, METH_FASTCALL | METH_KEYWORDS,
      dlxpy_debug_doc},

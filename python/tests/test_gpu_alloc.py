@@ -40,6 +40,25 @@ assert s.stats()["gpu_errors"] == 0
     )
 
 
+def test_received_memory_that_no_tensor_is_in_is_closed_on_demand(two):
+    two(
+        """
+pub.publish(pub.empty(16, "uint32", device="cuda:0"))
+until(lambda: pub.stats()["n_subscribers"] == 0)
+pub.close(); c.close(); finish()
+""",
+        """
+msg = s.take()
+taken = Taken(msg)
+assert dlx.gpu_trim() == 0
+del msg
+taken.close()
+until(lambda: s.stats()["n_held"] == 0)
+assert dlx.gpu_trim() == 2 << 20 and count("MAPPINGS") == 0
+""",
+    )
+
+
 def test_a_dict_is_allocated_on_a_gpu_in_one_piece(two):
     two(
         """

@@ -153,11 +153,14 @@ static int answer(struct dlx_test_gpu_word *w, int sock)
     case DLX_TEST_GPU_DROP:
         dlx__gpu_import_unref(imports[w->a]);
         break;
-    case DLX_TEST_GPU_GONE:
-        dlx__gpu_imports_gone(DLX_TEST_GPU_OWN, w->a);
+    case DLX_TEST_GPU_FREED:
+        dlx__gpu_imports_freed(DLX_TEST_GPU_OWN, w->a);
+        break;
+    case DLX_TEST_GPU_LEAVE:
+        dlx__gpu_imports_leave(DLX_TEST_GPU_OWN);
         break;
     case DLX_TEST_GPU_TRIM:
-        dlx__gpu_imports_trim(0);
+        r = dlx__gpu_imports_trim(&w->a);
         break;
     case DLX_TEST_GPU_COUNT:
         w->a = dlx_test_gpu_is_standin() ? standin.standin_count((enum standin_counter)w->a) : 0;
@@ -184,6 +187,7 @@ static void serve(int sock)
     for (size_t i = 0; i < n_socks; i++)
         dlx__close(socks[i]);
     ck_assert(!variable || putenv((char *)(uintptr_t)variable) == 0);
+    ok(dlx__gpu_imports_join(DLX_TEST_GPU_OWN));
     for (;;) {
         recv_word(sock, &w);
         if (w.op == DLX_TEST_GPU_END)

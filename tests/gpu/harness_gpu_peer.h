@@ -18,10 +18,11 @@ enum dlx_test_gpu_op {
     DLX_TEST_GPU_READ,     /* a = number, b = offset: answers a = the word there */
     DLX_TEST_GPU_WRITE,    /* a = number, b = offset, c = word */
     DLX_TEST_GPU_DROP,     /* a = number */
-    DLX_TEST_GPU_GONE,     /* a = id of what the test publishes */
-    DLX_TEST_GPU_TRIM,
-    DLX_TEST_GPU_COUNT, /* a = counter of the stand-in: answers a */
-    DLX_TEST_GPU_FDS,   /* answers a = open descriptors of the process */
+    DLX_TEST_GPU_FREED,    /* a = id of what the test publishes */
+    DLX_TEST_GPU_LEAVE,    /* the test is not its publisher any more, which it was from the start */
+    DLX_TEST_GPU_TRIM,     /* answers a = bytes */
+    DLX_TEST_GPU_COUNT,    /* a = counter of the stand-in: answers a */
+    DLX_TEST_GPU_FDS,      /* answers a = open descriptors of the process */
     DLX_TEST_GPU_END,
 };
 

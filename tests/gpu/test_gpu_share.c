@@ -6,6 +6,7 @@
 #if DLX_TEST_HAS_GPU
 #include "gpu/exports.h"
 #include "gpu/imports.h"
+#include "gpu/malloc.h"
 #include <dlpack/dlpack.h>
 
 #define FD_TYPE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -96,6 +97,7 @@ static void begin_received(enum dlx_gpu_kind kind)
 {
     dlx_test_gpu_peer_start(&peers[0], NULL);
     dlx_test_gpu_ask_handle(&peers[0], kind, 2 * MIB, &received);
+    ok(dlx__gpu_imports_join(DLX_TEST_GPU_PEER));
 }
 
 static int open_received(void)
@@ -103,10 +105,17 @@ static int open_received(void)
     return dlx__gpu_import(DLX_TEST_GPU_PEER, &received, DLX_GPU_HOME, DLX_GPU_READ, NULL, &import);
 }
 
+static uint64_t trim(void)
+{
+    uint64_t bytes = 0;
+    ok(dlx__gpu_imports_trim(&bytes));
+    return bytes;
+}
+
 static void close_received(void)
 {
     dlx__gpu_import_unref(import);
-    dlx__gpu_imports_trim(0);
+    (void)trim();
 }
 
 /* Nothing of the driver, but contexts, is left in the peer. */
@@ -152,7 +161,6 @@ GPU_TEST(memory_of_cudamalloc_is_used_by_another_process, 0)
     CU_OK(cu.cuMemAlloc(&at, MIB));
     share(at + 4096, 64);
     check_shared(at + 4096, true);
-    ask(&peers[0], DLX_TEST_GPU_GONE, dlx__gpu_export_handle(export)->id);
     check_empty(&peers[0]);
     end();
     CU_OK(cu.cuMemFree(at));
@@ -251,7 +259,7 @@ GPU_TEST(an_arena_outlives_its_process_while_a_descriptor_is_open, 0)
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)dlx__gpu_import_base(import);
     ck_assert_uint_eq(dlx_test_gpu_word(at), 1);
     ck_assert_uint_eq(dlx_test_gpu_word(at + 8 * 4096), 4097);
-    dlx__gpu_imports_gone(DLX_TEST_GPU_PEER, 0);
+    dlx__gpu_imports_leave(DLX_TEST_GPU_PEER);
     ck_assert_uint_eq(dlx_test_gpu_word(at), 1); /* until it is dropped */
     dlx__gpu_import_unref(import);
     before.n_fds--;
@@ -280,15 +288,16 @@ GPU_LOOP_TEST(memory_comes_back_whatever_number_of_processes_had_it, 0, 3, 0)
             dlx_test_gpu_kill(&peers[i]);
             continue;
         }
-        ask(&peers[i], DLX_TEST_GPU_GONE, 1);
         ask(&peers[i], DLX_TEST_GPU_DROP, 0);
+        ask(&peers[i], DLX_TEST_GPU_FREED, 1);
         check_empty(&peers[i]);
         dlx_test_gpu_peer_end(&peers[i]);
     }
     dlx_test_gpu_check_free_memory(free_before);
 }
 
-GPU_TEST(an_allocation_is_opened_once_and_stays_until_its_publisher_s_word, DLX_TEST_GPU_COUNTS)
+GPU_TEST(an_allocation_is_opened_once_and_stays_until_its_publisher_has_freed_it,
+         DLX_TEST_GPU_COUNTS)
 {
     publisher_with_peer(NULL);
     arena(MIB);
@@ -297,19 +306,36 @@ GPU_TEST(an_allocation_is_opened_once_and_stays_until_its_publisher_s_word, DLX_
     dlx_test_gpu_peer_check(&peers[0], STANDIN_MAPPINGS, 1);
     ask(&peers[0], DLX_TEST_GPU_DROP, first);
     ask(&peers[0], DLX_TEST_GPU_DROP, second);
-    ask(&peers[0], DLX_TEST_GPU_GONE, 99); /* another allocation */
+    ask(&peers[0], DLX_TEST_GPU_FREED, 99); /* another allocation */
     dlx_test_gpu_peer_check(&peers[0], STANDIN_MAPPINGS, 1);
     first = open_in(&peers[0], DLX_GPU_READ); /* idle, and used again */
     dlx_test_gpu_peer_check(&peers[0], STANDIN_MAPPINGS, 1);
-    ask(&peers[0], DLX_TEST_GPU_GONE, dlx__gpu_export_handle(export)->id);
+    ask(&peers[0], DLX_TEST_GPU_FREED, 0); /* any, but not what is used */
     dlx_test_gpu_peer_check(&peers[0], STANDIN_MAPPINGS, 1);
-    second = open_in(&peers[0], DLX_GPU_READ); /* what leaves is not used again */
-    dlx_test_gpu_peer_check(&peers[0], STANDIN_MAPPINGS, 2);
     ask(&peers[0], DLX_TEST_GPU_DROP, first);
     dlx_test_gpu_peer_check(&peers[0], STANDIN_MAPPINGS, 1);
-    ask(&peers[0], DLX_TEST_GPU_DROP, second);
-    ask(&peers[0], DLX_TEST_GPU_GONE, 0); /* all of them, idle or not */
+    ask(&peers[0], DLX_TEST_GPU_FREED, dlx__gpu_export_handle(export)->id);
     check_empty(&peers[0]);
+}
+
+GPU_TEST(imports_stay_until_the_last_link_to_their_publisher_leaves, DLX_TEST_GPU_COUNTS)
+{
+    struct dlx_gpu_import *other;
+    begin_received(DLX_GPU_CUDA_VMM);
+    ok(dlx__gpu_imports_join(DLX_TEST_GPU_PEER)); /* another subscription */
+    ok(open_received());
+    dlx__gpu_imports_leave(DLX_TEST_GPU_PEER);
+    other = import;
+    ok(open_received());
+    ck_assert_ptr_eq(import, other);
+    dlx__gpu_import_unref(other);
+    dlx__gpu_import_unref(import);
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 1);
+    ok(open_received());
+    dlx__gpu_imports_leave(DLX_TEST_GPU_PEER);
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 1);
+    dlx__gpu_import_unref(import); /* of a message that is held */
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 0);
 }
 
 /* Ids are those of one daemon, numbers those of one process: only both together are a publisher. */
@@ -320,10 +346,11 @@ GPU_TEST(an_allocation_belongs_to_a_publisher_of_one_number_and_one_id, 0)
     begin_received(DLX_GPU_CUDA_VMM);
     ok(open_received());
     for (size_t i = 0; i < DLX_ARRAY_SIZE(others); i++) {
+        ok(dlx__gpu_imports_join(others[i]));
         ok(dlx__gpu_import(others[i], &received, DLX_GPU_HOME, DLX_GPU_READ, NULL, &other));
         ck_assert_ptr_ne(other, import);
         dlx__gpu_import_unref(other);
-        dlx__gpu_imports_gone(others[i], 0);
+        dlx__gpu_imports_leave(others[i]);
         ok(dlx__gpu_import(DLX_TEST_GPU_PEER, &received, DLX_GPU_HOME, DLX_GPU_READ, NULL, &other));
         ck_assert_ptr_eq(other, import); /* it has not gone with the other one */
         dlx__gpu_import_unref(other);
@@ -401,7 +428,7 @@ GPU_LOOP_TEST(memory_that_cannot_be_opened_leaves_nothing, 0, 3, DLX_TEST_GPU_FA
     static const struct {
         enum dlx_gpu_kind kind;
         uint32_t n_calls; /* that may fail */
-    } cases[] = {{DLX_GPU_CUDA_VMM, 7}, {DLX_GPU_CUDA_IPC, 8}, {DLX_GPU_CUDA_POOL, 9}};
+    } cases[] = {{DLX_GPU_CUDA_VMM, 8}, {DLX_GPU_CUDA_IPC, 8}, {DLX_GPU_CUDA_POOL, 9}};
     begin_received(cases[_i].kind);
     dlx_test_gpu_context(0); /* so that no context's end closes what is left open */
     ok(open_received());
@@ -456,6 +483,7 @@ GPU_TEST(no_more_than_a_limit_stays_open, DLX_TEST_GPU_COUNTS)
 {
     enum { N = DLX_GPU_IMPORTS_IDLE_MAX + 2 };
     dlx_test_gpu_peer_start(&peers[0], NULL);
+    ok(dlx__gpu_imports_join(DLX_TEST_GPU_PEER));
     for (uint64_t i = 1; i <= N; i++) {
         dlx_test_gpu_ask_handle(&peers[0], DLX_GPU_CUDA_VMM, 2 * MIB, &received);
         ck_assert_uint_eq(received.id, i);
@@ -469,6 +497,60 @@ GPU_TEST(no_more_than_a_limit_stays_open, DLX_TEST_GPU_COUNTS)
     dlx_test_gpu_check_calls("cuMemMap", N);
     close_received();
     dlx_test_gpu_check_count(STANDIN_MAPPINGS, 0);
+}
+
+/* Opens so much of a peer, and drops it. */
+static void visit(uint64_t size)
+{
+    dlx__gpu_handle_deinit(&received);
+    dlx_test_gpu_ask_handle(&peers[0], DLX_GPU_CUDA_VMM, size, &received);
+    ok(open_received());
+    dlx__gpu_import_unref(import);
+}
+
+/* An eighth of the 1 GiB of the GPU. */
+GPU_TEST(no_more_bytes_than_a_part_of_the_gpu_stay_open, DLX_TEST_GPU_CHOICE)
+{
+    dlx_test_gpu_peer_start(&peers[0], NULL);
+    ok(dlx__gpu_imports_join(DLX_TEST_GPU_PEER));
+    visit(48 * MIB);
+    visit(64 * MIB);
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 2);
+    visit(48 * MIB); /* the first one goes */
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 2);
+    visit(130 * MIB); /* too much by itself: the others stay */
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 2);
+    ck_assert_uint_eq(trim(), 112 * MIB);
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 0);
+}
+
+static int allocate_here(void)
+{
+    void *memory;
+    int r = dlx__gpu_malloc(kDLCUDA, 0, 2 * MIB, &memory);
+    if (r == 0)
+        dlx__gpu_free(memory);
+    return r;
+}
+
+GPU_TEST(an_allocation_that_finds_no_memory_closes_idle_imports_first, DLX_TEST_GPU_FAILURES)
+{
+    const CUresult none = CUDA_ERROR_OUT_OF_MEMORY;
+    begin_received(DLX_GPU_CUDA_VMM);
+    ok(open_received());
+    ck_assert(standin.standin_fail("cuMemCreate", 1, 1, none));
+    fails(allocate_here(), DLX_E_NO_MEMORY, "OUT_OF_MEMORY"); /* nothing is idle */
+    dlx__gpu_import_unref(import);
+    ck_assert(standin.standin_fail("cuMemCreate", 1, 1, none));
+    ok(allocate_here());
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 0);
+    ok(open_received());
+    dlx__gpu_import_unref(import);
+    ck_assert(standin.standin_fail("cuMemCreate", 1, 1, none));
+    ok(dlx__gpu_exports_new(&exports, DLX_TEST_GPU_OWN));
+    arena(2 * MIB);
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 1); /* its own */
+    ck_assert_uint_eq(standin.standin_fail_clear(), 3);
 }
 
 enum { N_THREADS = 8, N_ROUNDS = 50 };
@@ -486,7 +568,7 @@ static void *open_at_once(void *arg)
             return NULL;
         pthread_barrier_wait(&barrier);
         dlx__gpu_import_unref(mine);
-        dlx__gpu_imports_gone(DLX_TEST_GPU_PEER, received.id);
+        dlx__gpu_imports_freed(DLX_TEST_GPU_PEER, received.id);
     }
     return &barrier;
 }

@@ -6,7 +6,8 @@
 #include "tests/harness/run.h"
 
 static uint8_t bytes[DLX_SHM_ALLOCATION_SIZE];
-static const struct dlx_shm_manifest_gpu gpu_part = {.publisher = 77, .ready = DLX_GPU_READY};
+static struct dlx_shm_manifest_gpu gpu_part = {.publisher = 77, .ready = DLX_GPU_READY};
+static struct dlx_shm_control control;
 static struct dlx_client client = {.refs = 1};
 static struct dlx_gpu_receiver *receiver;
 static const struct dlx_subscribe_args asked = {.size = sizeof asked};
@@ -14,6 +15,7 @@ static struct dlx_subscriber_link subscriber_link = {.topic = "cam/front",
                                                      .publisher = 7,
                                                      .pid = 42,
                                                      .bell = -1,
+                                                     .core = {.control = &control},
                                                      .client = &client,
                                                      .gpu_of = &receiver,
                                                      .asked = &asked};
@@ -67,6 +69,26 @@ TEST(a_description_that_cannot_be_is_the_peer_s_fault)
     struct dlx_message_gpu *gpu;
     memset(bytes + 24, 0, 8); /* its id */
     fails(make(&gpu), DLX_E_BAD_PEER, "allocation 1");
+}
+
+/* Imports are its number's, and closed when the link leaves. */
+TEST(a_publisher_keeps_its_number)
+{
+    struct dlx_message_gpu *gpu, *none;
+    ck_assert_int_eq(make(&gpu), 0);
+    gpu_part.publisher = 78;
+    fails(make(&none), DLX_E_BAD_PEER, "is 78, and was 77");
+    gpu_part.publisher = 77;
+    dlx__gpu_receive_table.message_free(gpu);
+    ck_assert_int_eq(make(&gpu), 0);
+    dlx__gpu_receive_table.message_free(gpu);
+}
+
+TEST(a_publisher_has_a_number)
+{
+    struct dlx_message_gpu *none;
+    gpu_part.publisher = 0;
+    fails(make(&none), DLX_E_BAD_PEER, "is 0");
 }
 
 /* Byte 0 is the version, byte 1 the kind. */

@@ -39,6 +39,41 @@ TEST(an_announcement_wakes_for_a_whole_batch)
     ck_assert(!dlx__reader_arm(&reader)); /* there is something: it need not sleep */
 }
 
+TEST(a_reader_hears_which_gpu_memory_was_freed)
+{
+    uint64_t seen = 0, ids[DLX_SHM_FREED];
+    begin();
+    ck_assert_uint_eq(dlx__reader_freed(&reader, &seen, ids), 0);
+    for (uint64_t id = 1; id < 100; id += 3) { /* round and round */
+        for (uint64_t i = 0; i < 3; i++)
+            dlx__writer_note_freed(&f.w, id + i);
+        ck_assert_uint_eq(dlx__reader_freed(&reader, &seen, ids), 3);
+        for (uint64_t i = 0; i < 3; i++)
+            ck_assert_uint_eq(ids[i], id + i);
+    }
+    for (uint64_t i = 0; i < DLX_SHM_FREED - 1; i++)
+        dlx__writer_note_freed(&f.w, 200 + i);
+    ck_assert_uint_eq(dlx__reader_freed(&reader, &seen, ids), DLX_SHM_FREED - 1);
+    for (uint64_t i = 0; i < DLX_SHM_FREED; i++)
+        dlx__writer_note_freed(&f.w, 300 + i);
+    ck_assert_uint_eq(dlx__reader_freed(&reader, &seen, ids), DLX_READER_FREED_MANY);
+    ck_assert_uint_eq(dlx__reader_freed(&reader, &seen, ids), 0);
+}
+
+TEST(a_reader_that_sleeps_is_woken_once_for_freed_gpu_memory)
+{
+    uint64_t seen = 0, ids[DLX_SHM_FREED];
+    begin();
+    dlx__writer_note_freed(&f.w, 1);
+    ck_assert_uint_eq(f.n_rung, 0);
+    ck_assert(dlx__reader_arm(&reader));
+    ck_assert_uint_eq(dlx__reader_freed(&reader, &seen, ids), 1); /* before it sleeps */
+    dlx__writer_note_freed(&f.w, 2);
+    dlx__writer_note_freed(&f.w, 3);
+    ck_assert_uint_eq(f.n_rung, 1);
+    ck_assert_uint_eq(dlx__reader_freed(&reader, &seen, ids), 2);
+}
+
 TEST(a_take_gives_no_more_than_can_be_held)
 {
     struct dlx_taken taken[2 * HELD];

@@ -23,6 +23,7 @@
     X(cuDeviceGet, 2000, 0)                                                                        \
     X(cuDeviceGetName, 2000, 0)                                                                    \
     X(cuDeviceGetUuid, 9020, 0)                                                                    \
+    X(cuDeviceTotalMem, 3020, 0)                                                                   \
     X(cuDeviceGetAttribute, 2000, 0)                                                               \
     X(cuDevicePrimaryCtxRetain, 7000, 0)                                                           \
     X(cuDevicePrimaryCtxRelease, 7000, 0)                                                          \

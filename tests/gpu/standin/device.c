@@ -198,6 +198,14 @@ CUresult CUDAAPI cuDeviceGetUuid(CUuuid *ret, CUdevice device)
 CUresult CUDAAPI UUID_ALIAS(CUuuid *ret, CUdevice device)
     __attribute__((alias(UUID_NAME), visibility("default")));
 
+CUresult CUDAAPI cuDeviceTotalMem(size_t *ret, CUdevice device)
+{
+    ENTER(cuDeviceTotalMem);
+    CHECK_DEVICE(device);
+    *ret = machine->memory;
+    return CUDA_SUCCESS;
+}
+
 CUresult CUDAAPI cuMemGetInfo(size_t *ret_free, size_t *ret_total)
 {
     ENTER(cuMemGetInfo);

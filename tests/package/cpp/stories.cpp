@@ -277,6 +277,7 @@ static void gpu_memory_is_freed_at_its_end()
     FAILS(dlx::cuda_malloc(14 << 20, 0), DLX_E_NO_MEMORY, "MEMORY");
     last.reset();
     EXPECT(dlx::cuda_malloc(14 << 20, 0) != nullptr);
+    EXPECT(dlx::gpu_trim() == 0);
 }
 
 static void foreign_tensors()
