@@ -2,7 +2,6 @@
 #include "gpu/exports.h"
 #include "common/error.h"
 #include "gpu/backend.h"
-#include "gpu/imports.h"
 #include <pthread.h>
 
 enum export_state { EXPORT_USED, EXPORT_IDLE, EXPORT_GONE };
@@ -220,30 +219,16 @@ static int exports_make(struct dlx_gpu_exports *exports, const struct dlx_gpu_ap
     return 0;
 }
 
-int dlx__gpu_exports_allocate(struct dlx_gpu_exports *exports, int32_t device_type, int32_t device,
-                              uint64_t size, struct dlx_gpu_export **ret)
+int dlx__gpu_exports_add(struct dlx_gpu_exports *exports, const struct dlx_gpu_memory *memory,
+                         struct dlx_gpu_export **ret)
 {
     const struct dlx_gpu_api *api = NULL;
-    const struct dlx_gpu_ops *ops = NULL;
-    struct dlx_gpu_memory memory;
-    if (dlx__gpu_is_forked())
-        return dlx__gpu_fail_forked();
-    int r = dlx__gpu_api(device_type, &api);
-    if (r < 0)
-        return r;
-    if (size == 0 || size > INT64_MAX)
-        return dlx__fail(DLX_E_INVALID, "an arena of GPU memory cannot have %llu bytes",
-                         (unsigned long long)size);
-    r = dlx__gpu_ops(api->own_kind, &ops);
-    if (r == 0)
-        r = dlx__gpu_allocate(ops, device, size, &memory);
+    int r = dlx__gpu_api(memory->ops->device_type, &api);
     if (r < 0)
         return r;
     (void)pthread_mutex_lock(&making);
-    r = exports_make(exports, api, &memory, true, ret);
+    r = exports_make(exports, api, memory, true, ret);
     (void)pthread_mutex_unlock(&making);
-    if (r < 0)
-        ops->close(&memory);
     return r;
 }
 

@@ -43,12 +43,12 @@ int dlx__gpu_exports_also(struct dlx_gpu_exports *exports, uint64_t id);
  * fine. */
 void dlx__gpu_exports_end(struct dlx_gpu_exports *exports);
 
-/*
- * An arena of at least `size` bytes, zeroed, that other processes may open while this process
- * lives, and longer if they hold its descriptors. DLX_E_NO_MEMORY, DLX_E_DEVICE.
- */
-int dlx__gpu_exports_allocate(struct dlx_gpu_exports *exports, int32_t device_type, int32_t device,
-                              uint64_t size, struct dlx_gpu_export **ret);
+/* An arena of dlx__gpu_allocate(), which the export owns from now on. Other processes may open it
+ * while this one lives, and longer if they hold its descriptors. On failure it stays the
+ * caller's. */
+struct dlx_gpu_memory;
+int dlx__gpu_exports_add(struct dlx_gpu_exports *exports, const struct dlx_gpu_memory *memory,
+                         struct dlx_gpu_export **ret);
 
 /*
  * The allocation that `size` bytes at `ptr` are in, and where in it they begin. The memory stays
@@ -64,7 +64,7 @@ const struct dlx_gpu_handle *dlx__gpu_export_handle(const struct dlx_gpu_export 
 void *dlx__gpu_export_base(const struct dlx_gpu_export *export);
 int32_t dlx__gpu_export_device(const struct dlx_gpu_export *export);
 
-/* Is the export an arena of dlx__gpu_exports_allocate()? */
+/* Is the export an arena of dlx__gpu_exports_add()? */
 bool dlx__gpu_export_is_ours(const struct dlx_gpu_export *export);
 /* Add a use to an export that is in use. */
 struct dlx_gpu_export *dlx__gpu_export_ref(struct dlx_gpu_export *export);

@@ -387,14 +387,3 @@ int dlx__gpu_imports_trim(uint64_t *ret)
     *ret = bytes;
     return 0;
 }
-
-int dlx__gpu_allocate(const struct dlx_gpu_ops *ops, int32_t device, uint64_t size,
-                      struct dlx_gpu_memory *ret)
-{
-    uint64_t bytes = 0;
-    int r = ops->allocate(device, size, ret);
-    if (r != DLX_E_NO_MEMORY || dlx__gpu_imports_trim(&bytes) < 0 || bytes == 0)
-        return r;
-    dlx__error_clear();
-    return ops->allocate(device, size, ret);
-}

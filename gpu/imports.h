@@ -82,8 +82,4 @@ void dlx__gpu_imports_freed(struct dlx_gpu_publisher publisher, uint64_t id);
 /* Close all idle imports: *ret is their bytes. 0 or DLX_E_FORKED. */
 int dlx__gpu_imports_trim(uint64_t *ret);
 
-/* Memory of this library, as `allocate` of its kind: idle imports make room for it. */
-int dlx__gpu_allocate(const struct dlx_gpu_ops *ops, int32_t device, uint64_t size,
-                      struct dlx_gpu_memory *ret);
-
 #endif

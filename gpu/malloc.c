@@ -14,18 +14,37 @@ struct allocation {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation *allocations;
 
-static int malloc_allocate(int32_t device_type, int32_t device, uint64_t size,
-                           struct dlx_gpu_memory *ret)
+int dlx__gpu_allocate(int32_t device_type, int32_t device, uint64_t size,
+                      struct dlx_gpu_memory *ret)
 {
     const struct dlx_gpu_api *api = NULL;
     const struct dlx_gpu_ops *ops = NULL;
+    uint64_t bytes = 0;
     if (size == 0 || size > INT64_MAX)
         return dlx__fail(DLX_E_INVALID, "an allocation of GPU memory cannot have %" PRIu64 " bytes",
                          size);
     int r = dlx__gpu_is_forked() ? dlx__gpu_fail_forked() : dlx__gpu_api(device_type, &api);
     if (r == 0)
         r = dlx__gpu_ops(api->own_kind, &ops);
-    return r < 0 ? r : dlx__gpu_allocate(ops, device, size, ret);
+    if (r == 0)
+        r = ops->allocate(device, size, ret);
+    if (r != DLX_E_NO_MEMORY || !ops || dlx__gpu_imports_trim(&bytes) < 0 || bytes == 0)
+        return r;
+    dlx__error_clear();
+    return ops->allocate(device, size, ret);
+}
+
+int dlx__gpu_allocate_arena(struct dlx_gpu_exports *exports, int32_t device_type, int32_t device,
+                            uint64_t size, struct dlx_gpu_export **ret)
+{
+    struct dlx_gpu_memory memory;
+    int r = dlx__gpu_allocate(device_type, device, size, &memory);
+    if (r < 0)
+        return r;
+    r = dlx__gpu_exports_add(exports, &memory, ret);
+    if (r < 0)
+        memory.ops->close(&memory);
+    return r;
 }
 
 int dlx__gpu_malloc(int32_t device_type, int32_t device, uint64_t size, void **ret)
@@ -33,7 +52,7 @@ int dlx__gpu_malloc(int32_t device_type, int32_t device, uint64_t size, void **r
     struct allocation *a = calloc(1, sizeof *a);
     if (!a)
         return dlx__fail(DLX_E_NO_MEMORY, "state of an allocation of GPU memory");
-    int r = malloc_allocate(device_type, device, size, &a->memory);
+    int r = dlx__gpu_allocate(device_type, device, size, &a->memory);
     if (r < 0) {
         free(a);
         return r;

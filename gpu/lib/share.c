@@ -33,6 +33,7 @@
 #include "client/publish/publisher.h"
 #include "common/amount.h"
 #include "gpu/gpu.h"
+#include "gpu/malloc.h"
 #include "gpu/lib/keep.h"
 #include "ring/manifest.h"
 #include "ring/tensor.h"
@@ -267,8 +268,8 @@ static int grow_heap(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t si
          (id = dlx__heap_find_excess(heap, bytes, dlx__writer_head(&p->core), window));)
         dlx__heap_drop(heap, id);
     tell_gone(p->gpu); /* before the memory is wanted that subscribers have open */
-    int r = dlx__gpu_exports_allocate(p->gpu->exports, (int32_t)device.device_type,
-                                      device.device_id, bytes, &export);
+    int r = dlx__gpu_allocate_arena(p->gpu->exports, (int32_t)device.device_type, device.device_id,
+                                    bytes, &export);
     if (r < 0)
         return r;
     const struct dlx_gpu_handle *handle = dlx__gpu_export_handle(export);

@@ -5,6 +5,7 @@
 
 #include "gpu/backend.h"
 #include "gpu/exports.h"
+#include "gpu/malloc.h"
 #include "tests/harness/run.h"
 #include <dlpack/dlpack.h>
 
@@ -101,7 +102,7 @@ static void teardown(void)
 TEST(an_arena_goes_with_its_last_use)
 {
     uint64_t id = 0;
-    ok(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, sizeof memory, &export));
+    ok(dlx__gpu_allocate_arena(exports, kDLCUDA, 0, sizeof memory, &export));
     (void)dlx__gpu_export_ref(export);
     dlx__gpu_export_unref(export);
     ck_assert_int_eq(n_closed, 0);

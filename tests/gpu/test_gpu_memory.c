@@ -6,6 +6,7 @@
 #if DLX_TEST_HAS_GPU
 #include "gpu/exports.h"
 #include "gpu/imports.h"
+#include "gpu/malloc.h"
 #include "tests/harness/fork.h"
 #include <dlpack/dlpack.h>
 #include <fcntl.h>
@@ -43,7 +44,7 @@ static CUdeviceptr base_of(const struct dlx_gpu_export *e)
 
 static int allocate(int32_t device, uint64_t size)
 {
-    return dlx__gpu_exports_allocate(exports, kDLCUDA, device, size, &export);
+    return dlx__gpu_allocate_arena(exports, kDLCUDA, device, size, &export);
 }
 
 static int share(CUdeviceptr at, uint64_t size)
@@ -478,7 +479,7 @@ static void child_of_dlx(void)
     struct dlx_gpu_export *other;
     uint64_t at;
     check_forked();
-    ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, MIB, &other), DLX_E_FORKED);
+    ck_assert_int_eq(dlx__gpu_allocate_arena(exports, kDLCUDA, 0, MIB, &other), DLX_E_FORKED);
     ck_assert_int_eq(dlx__gpu_exports_share(exports, kDLCUDA, 0, &at, 8, &other, &at),
                      DLX_E_FORKED);
     end(); /* its parent's */

@@ -52,7 +52,7 @@ static void teardown(void)
 
 static void arena(uint64_t size)
 {
-    ok(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, size, &export));
+    ok(dlx__gpu_allocate_arena(exports, kDLCUDA, 0, size, &export));
 }
 
 static void share(CUdeviceptr at, uint64_t size)
