@@ -58,6 +58,9 @@ struct dlx_gpu_ops {
      */
     int (*open)(const struct dlx_gpu_handle *handle, int32_t home, int32_t device,
                 enum dlx_gpu_access access, struct dlx_gpu_memory *ret);
+    /* Let kernels of all peers, in this process, use memory that was allocated. NULL: not possible.
+     */
+    int (*allow_peers)(const struct dlx_gpu_memory *memory);
     /* Close memory that was allocated or opened. No kernel may still use it. */
     void (*close)(struct dlx_gpu_memory *memory);
     /* Release what classify() found. The memory itself stays its owner's. */
@@ -72,6 +75,8 @@ struct dlx_gpu_api {
     int (*uuid)(int32_t device, struct dlx_gpu_uuid *ret);
     /* Bytes of the device, used or not. */
     int (*memory_size)(int32_t device, uint64_t *ret);
+    /* Can kernels of the device use memory of its peer? */
+    int (*can_access)(int32_t device, int32_t peer, bool *ret);
     /*
      * What kind of memory `size` bytes at `ptr` are: `ret` covers them, and whole chunks.
      * DLX_E_DEVICE: they cannot be shared, and the message says why.

@@ -17,6 +17,7 @@
     X(cuDeviceGetCount)                                                                            \
     X(cuDeviceGetUuid)                                                                             \
     X(cuDeviceTotalMem)                                                                            \
+    X(cuDeviceCanAccessPeer)                                                                       \
     X(cuDeviceGetAttribute)                                                                        \
     X(cuDevicePrimaryCtxRetain)                                                                    \
     X(cuDevicePrimaryCtxRelease)                                                                   \
@@ -137,6 +138,9 @@ int dlx__cuda_check_size(const struct dlx_cuda *cu, CUdeviceptr at, uint64_t siz
 
 /* What a device may do with memory, in the form that the driver wants. */
 CUmemAccessDesc dlx__cuda_access(int32_t device, enum dlx_gpu_access access);
+
+/* gpu/cuda_api.c */
+int dlx__cuda_can_access(int32_t device, int32_t peer, bool *ret);
 
 /* gpu/cuda_wait.c */
 /* DLX_E_INVALID: it is being captured. */

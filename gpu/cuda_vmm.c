@@ -43,13 +43,13 @@ static int reserve(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory)
     return 0;
 }
 
-static int allow(const struct dlx_cuda *cu, const struct dlx_gpu_memory *memory,
+static int allow(const struct dlx_cuda *cu, const struct dlx_gpu_memory *memory, int32_t device,
                  enum dlx_gpu_access access)
 {
-    CUmemAccessDesc desc = dlx__cuda_access(memory->device, access);
+    CUmemAccessDesc desc = dlx__cuda_access(device, access);
     CUresult result = cu->cuMemSetAccess(dlx__cuda_ptr(memory->base), memory->size, &desc, 1);
     if (result != CUDA_SUCCESS)
-        return dlx__cuda_fail(cu, result, "cuMemSetAccess for CUDA device %d", memory->device);
+        return dlx__cuda_fail(cu, result, "cuMemSetAccess for CUDA device %d", device);
     return 0;
 }
 
@@ -158,7 +158,7 @@ static int cuda_vmm_allocate(int32_t device, uint64_t size, struct dlx_gpu_memor
             n_mapped = 1;
     }
     if (r == 0)
-        r = allow(cu, &memory, DLX_GPU_READ_WRITE);
+        r = allow(cu, &memory, device, DLX_GPU_READ_WRITE);
     if (r == 0)
         r = cuda_vmm_write_zeros(cu, &memory);
     if (r < 0)
@@ -214,7 +214,6 @@ static int open_chunks(const struct dlx_gpu_handle *handle, int32_t home, int32_
         .ops = &dlx__cuda_vmm_ops, .device = device, .size = handle->size};
     uint32_t n_mapped = 0;
     uint64_t offset = 0;
-    (void)home;
     int r = dlx__cuda(&cu);
     if (r < 0)
         return r;
@@ -230,11 +229,30 @@ static int open_chunks(const struct dlx_gpu_handle *handle, int32_t home, int32_
         }
     }
     if (r == 0)
-        r = allow(cu, &memory, access);
+        r = allow(cu, &memory, device, access);
+    if (r == 0 && home != device) /* copies between the two may run on either */
+        r = allow(cu, &memory, home, access);
     if (r < 0)
         cuda_vmm_destroy(cu, &memory, n_mapped);
     else
         *ret = memory;
+    return r;
+}
+
+static int cuda_vmm_allow_peers(const struct dlx_gpu_memory *memory)
+{
+    const struct dlx_cuda *cu;
+    int32_t n = 0;
+    int r = dlx__cuda(&cu);
+    if (r == 0)
+        r = dlx__cuda_api.count(&n);
+    for (int32_t peer = 0; r == 0 && peer < n; peer++) {
+        bool can = false;
+        if (peer != memory->device)
+            r = dlx__cuda_can_access(peer, memory->device, &can);
+        if (can)
+            r = allow(cu, memory, peer, DLX_GPU_READ_WRITE);
+    }
     return r;
 }
 
@@ -262,6 +280,7 @@ const struct dlx_gpu_ops dlx__cuda_vmm_ops = {
     .allocate = cuda_vmm_allocate,
     .export = export_chunks,
     .open = open_chunks,
+    .allow_peers = cuda_vmm_allow_peers,
     .close = close_chunks,
     .forget = cuda_vmm_forget,
 };

@@ -183,6 +183,21 @@ int dlx__gpu_unpin(int32_t device_type, int32_t device, const void *at)
     return r < 0 ? r : api->unpin(device, at);
 }
 
+int dlx__gpu_check_peer(int32_t device_type, int32_t device, int32_t home)
+{
+    const struct dlx_gpu_api *api = NULL;
+    bool can = false;
+    int r = dlx__gpu_is_forked() ? dlx__gpu_fail_forked() : dlx__gpu_api(device_type, &api);
+    if (r == 0)
+        r = api->can_access(device, home, &can);
+    if (r == 0 && !can)
+        r = dlx__fail(DLX_E_DEVICE,
+                      "%s device %d has no peer access to memory of device %d: subscribe without "
+                      "`device`, and copy the tensor between the two",
+                      api->name, device, home);
+    return r;
+}
+
 /* ---- ordinals ------------------------------------------------------------------------------ */
 
 static int fail_not_visible(const struct dlx_gpu_api *api, const struct dlx_gpu_uuid *uuid,

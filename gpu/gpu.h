@@ -20,6 +20,9 @@ int dlx__gpu_uuid(int32_t device_type, int32_t device, struct dlx_gpu_uuid *ret)
  * sees. */
 int dlx__gpu_ordinal(int32_t device_type, const struct dlx_gpu_uuid *uuid, int32_t *ret);
 
+/* Can kernels of the GPU use memory of the GPU `home`? DLX_E_DEVICE: no, they are no peers. */
+int dlx__gpu_check_peer(int32_t device_type, int32_t device, int32_t home);
+
 /*
  * Wait until the work on a stream is done. The stream may be one of another GPU. NULL, and what
  * else the driver calls a default stream, is that of the calling thread's context if that is one of

@@ -47,6 +47,21 @@ static int hip_device_memory_size(int32_t device, uint64_t *ret)
     return 0;
 }
 
+static int hip_device_can_access(int32_t device, int32_t peer, bool *ret)
+{
+    const struct dlx_hip *hip;
+    int can = 0;
+    int r = dlx__hip(&hip);
+    if (r < 0)
+        return r;
+    hipError_t error = hip->hipDeviceCanAccessPeer(&can, device, peer);
+    if (error != hipSuccess)
+        return dlx__hip_fail(hip, error, "hipDeviceCanAccessPeer of devices %d and %d", device,
+                             peer);
+    *ret = can != 0;
+    return 0;
+}
+
 /* All fields are 0 where the runtime does not know the address. */
 struct attributes {
     uint64_t memory_type;
@@ -160,6 +175,7 @@ const struct dlx_gpu_api dlx__hip_api = {
     .count = hip_device_count,
     .uuid = hip_device_uuid,
     .memory_size = hip_device_memory_size,
+    .can_access = hip_device_can_access,
     .classify = hip_device_classify,
     .wait_stream = dlx__hip_wait_stream,
     .wait_device = dlx__hip_wait_device,

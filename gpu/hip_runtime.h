@@ -21,6 +21,7 @@
     X(hipGetDeviceCount)                                                                           \
     X(hipGetDevice)                                                                                \
     X(hipSetDevice)                                                                                \
+    X(hipDeviceCanAccessPeer)                                                                      \
     X(hipDeviceGetUuid)                                                                            \
     X(hipDeviceTotalMem)                                                                           \
     X(hipDrvPointerGetAttributes)                                                                  \

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/imports.h"
 #include "common/error.h"
+#include "gpu/gpu.h"
 #include <pthread.h>
 #include <string.h>
 
@@ -242,6 +243,8 @@ int dlx__gpu_import(struct dlx_gpu_publisher publisher, const struct dlx_gpu_han
     r = dlx__gpu_ops(handle->kind, &ops);
     if (r == 0)
         r = dlx__gpu_ordinal(ops->device_type, &handle->device, &home);
+    if (r == 0 && device != DLX_GPU_HOME && device != home)
+        r = dlx__gpu_check_peer(ops->device_type, device, home);
     if (r < 0)
         return r;
     struct dlx_gpu_import *entry = calloc(1, sizeof *entry);

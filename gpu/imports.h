@@ -56,8 +56,9 @@ struct dlx_gpu_fetch {
 /*
  * One use of the memory that the publisher described by a complete handle, whose descriptors stay
  * the caller's, or by an outline, with `fetch` for what is missing. `device` is the ordinal of the
- * GPU whose kernels will use it. DLX_E_DEVICE: this process does not see the GPU that has it, or
- * has no such backend; DLX_E_INVALID.
+ * GPU whose kernels will use it, or DLX_GPU_HOME; in the publisher's own process it has no effect.
+ * DLX_E_DEVICE: this process does not see the GPU that has it, has no such backend, or the two GPUs
+ * have no peer access; DLX_E_INVALID.
  */
 int dlx__gpu_import(struct dlx_gpu_publisher publisher, const struct dlx_gpu_handle *handle,
                     int32_t device, enum dlx_gpu_access access, const struct dlx_gpu_fetch *fetch,

@@ -53,6 +53,12 @@ int dlx__gpu_malloc(int32_t device_type, int32_t device, uint64_t size, void **r
     if (!a)
         return dlx__fail(DLX_E_NO_MEMORY, "state of an allocation of GPU memory");
     int r = dlx__gpu_allocate(device_type, device, size, &a->memory);
+    /* An allocator's other GPUs use its segments, too. */
+    if (r == 0 && a->memory.ops->allow_peers) {
+        r = a->memory.ops->allow_peers(&a->memory);
+        if (r < 0)
+            a->memory.ops->close(&a->memory);
+    }
     if (r < 0) {
         free(a);
         return r;

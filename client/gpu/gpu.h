@@ -125,9 +125,10 @@ struct dlx_gpu_receiver_table {
     bool (*release)(struct dlx_export *e);
 
     /*
-     * Of a subscription with these arguments, whose arenas are pinned for `pin`. Its links refer to
-     * it, also when the subscription has ended. Returns 0; DLX_E_NO_MEMORY; DLX_E_DEVICE (no such
-     * device, driver or backend), DLX_E_FORKED, and what else the driver says.
+     * Of a subscription with these arguments, whose arenas are pinned for `pin`, and whose tensors
+     * on GPUs are for `device`. Its links refer to it, also when the subscription has ended.
+     * Returns 0; DLX_E_NO_MEMORY; DLX_E_DEVICE (no such device, driver or backend), DLX_E_FORKED,
+     * and what else the driver says.
      */
     int (*begin)(const struct dlx_subscribe_args *asked, struct dlx_gpu_receiver **ret);
     /* The subscription ends: from now on callers wait themselves. Streams wait for publishers no

@@ -787,10 +787,12 @@ static void subscription_free(struct dlx_subscription *s)
     dlx__release_handle(s, &s->generation);
 }
 
-/* Its arenas are pinned; else the first message with tensors on GPUs begins this. */
-static int begin_pinned(struct dlx_subscription *s)
+/* It names a GPU; else the first message with tensors on GPUs begins this. */
+static int begin_for_gpu(struct dlx_subscription *s)
 {
-    int r = dlx__gpu_load_for(s->args.pin);
+    int r = s->args.pin.device_type != 0 ? dlx__gpu_load_for(s->args.pin) : 0;
+    if (r == 0 && s->args.device.device_type != 0)
+        r = dlx__gpu_load_for(s->args.device);
     return r < 0 ? r : dlx__gpu_receiver()->begin(&s->args, &s->gpu);
 }
 
@@ -833,8 +835,8 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
     memcpy(s->topic, topic, strlen(topic) + 1);
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
     r = s->epoll < 0 ? dlx__fail_errno("epoll_create1") : 0;
-    if (r == 0 && args.pin.device_type != 0)
-        r = begin_pinned(s);
+    if (r == 0 && (args.pin.device_type != 0 || args.device.device_type != 0))
+        r = begin_for_gpu(s);
     if (r == 0)
         r = dlx__call_subscribe(c, topic, &args, c->timeout_ns, &made);
     if (r == 0) {

@@ -636,6 +636,14 @@ static int use_tensor_on(DLManagedTensorVersioned *tensor, void *stream)
 
 static int receiver_begin(const struct dlx_subscribe_args *asked, struct dlx_gpu_receiver **ret)
 {
+    const DLDevice device = asked->device;
+    struct dlx_gpu_uuid unused;
+    if (device.device_type != 0) {
+        int r = dlx__gpu_uuid((int32_t)device.device_type, device.device_id, &unused);
+        if (r < 0)
+            return dlx__fail_prefix(r, "no tensors can be for device (%d, %d)",
+                                    (int)device.device_type, device.device_id);
+    }
     struct dlx_gpu_receiver *receiver = calloc(1, sizeof *receiver);
     if (!receiver)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a subscription");
@@ -645,6 +653,7 @@ static int receiver_begin(const struct dlx_subscribe_args *asked, struct dlx_gpu
         return r;
     }
     receiver->stream_timeout_ns = asked->stream_timeout_ns;
+    receiver->device = device;
     atomic_init(&receiver->refs, 1);
     (void)pthread_mutex_init(&receiver->lock, NULL);
     *ret = receiver;
@@ -834,6 +843,13 @@ static int fetch_parts(void *userdata, uint64_t id, struct dlx_gpu_handle *ret)
     return dlx__message_gpu_fetch(m->gpu->client, m->link, id, ret);
 }
 
+/* The GPU whose kernels use tensors of this kind of memory. */
+static int32_t device_for(const struct dlx_message *m, enum dlx_gpu_kind kind)
+{
+    DLDevice device = atomic_load_explicit(&m->link->gpu, memory_order_acquire)->receiver->device;
+    return (int32_t)device.device_type == device_type_of(kind) ? device.device_id : DLX_GPU_HOME;
+}
+
 /* Locked. What the driver says of memory of a process that has ended is one of many codes. */
 static int open_allocation(struct dlx_message *m, struct allocation *a)
 {
@@ -842,8 +858,8 @@ static int open_allocation(struct dlx_message *m, struct allocation *a)
         return r < 0 ? r : DLX_E_VERSION; /* it says why */
     }
     const struct dlx_gpu_fetch fetch = {.call = fetch_parts, .userdata = m};
-    int r = dlx__gpu_import(m->gpu->publisher, &a->handle, DLX_GPU_HOME, DLX_GPU_READ, &fetch,
-                            &a->import);
+    int r = dlx__gpu_import(m->gpu->publisher, &a->handle, device_for(m, a->handle.kind),
+                            DLX_GPU_READ, &fetch, &a->import);
     bool is_of_driver = r == DLX_E_SYSTEM || r == DLX_E_NOT_FOUND || r == DLX_E_ACCESS;
     return is_of_driver && dlx__packet_hung_up(m->link->bell)
                ? dlx__fail_prefix(DLX_E_PUBLISHER_GONE,

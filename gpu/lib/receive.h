@@ -51,6 +51,7 @@ struct dlx_gpu_receiver {
     atomic_uint refs;
     int64_t stream_timeout_ns; /* as of dlx_subscribe_args */
     struct dlx_pin *pin;       /* NULL: nothing is pinned */
+    DLDevice device;           /* that tensors are for; zeros: the one that each lies on */
     _Atomic uint64_t n_waits;  /* releases that waited in the deleter */
     _Atomic uint64_t n_errors; /* releases that could not wait for the work */
     pthread_mutex_t lock;      /* for what follows */

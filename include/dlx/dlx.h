@@ -570,6 +570,10 @@ struct dlx_subscribe_args {
      *  stop the stream for ever; without a limit for one of this user, whose end is noticed. (A
      *  daemon of protocol 2.7 does not tell whose a publisher is: 5 seconds.) */
     int64_t stream_timeout_ns;
+    /** A GPU, such as {kDLCUDA, 1}, whose kernels use received tensors: those that lie on another
+     *  GPU of its kind are mapped for it, and say that they are on it, which takes peer access
+     *  between the two. Zeros: a tensor is for the GPU that it lies on. */
+    DLDevice device;
 };
 #define DLX_PUBLISHERS_ANY UINT32_MAX  /**< for `n_publishers`: dlx_take() never ends */
 #define DLX_HISTORY_NONE   UINT32_MAX  /**< for `history`: no earlier message, even if retained */
@@ -584,8 +588,9 @@ struct dlx_subscribe_args {
  * characters within a segment ("cam/front-*", "*"), and "**" as the last segment for one or more
  * segments. dlx_message_topic() says which topic a message is from.
  *
- * Returns 0; DLX_E_DEVICE (`pin` names a GPU that this process cannot use; memory that cannot be
- * pinned is no error, but counts as `pin_failures` and gives DLX_EVENT_UNPINNED), DLX_E_TOPIC,
+ * Returns 0; DLX_E_DEVICE (`pin` or `device` names a GPU that this process cannot use; memory that
+ * cannot be pinned is no error, but counts as `pin_failures` and gives DLX_EVENT_UNPINNED; without
+ * peer access dlx_message_tensor() fails), DLX_E_TOPIC,
  * DLX_E_ACCESS, DLX_E_QOS (the subscription is reliable and a publisher drops: the text names
  * both), DLX_E_PUBLISHER_NOT_RESPONDING (a publisher makes no call, such as dlx_publish(), and its
  * queue of pending links is full), DLX_E_LIMIT, DLX_E_BAD_PEER (a publisher wrote invalid values),

@@ -187,7 +187,8 @@ DLX_API int dlx_tensor_used_on(DLManagedTensorVersioned *tensor, void *stream);
  *
  * The memory is an allocation of its own of at least `size` bytes (a multiple of 2 MiB on most
  * GPUs, so too much for single tensors). It is zeroed, ready on every stream, and accessible to
- * this GPU alone. It retains the primary context of this GPU, and of no other, until it is freed.
+ * this GPU and its peers. It retains the primary context of this GPU, and of no other, until it is
+ * freed.
  *
  * Returns NULL on failure, and dlx_errmsg() has the reason: no such GPU, driver or backend, no more
  * memory, 0 bytes, a forked child.

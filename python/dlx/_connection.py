@@ -115,6 +115,7 @@ class Methods:
         pin=None,
         stream_timeout=None,
         private=False,
+        device=None,
     ):
         """Makes a dlx.Subscription of a topic, or of all topics that match a pattern, now and
         later: '*' stands for any characters in its segment ("cam/*"), and "**" as the last segment
@@ -150,9 +151,12 @@ class Methods:
                   written, not even another msg[key]. From 256 KiB on, a page is copied when it is
                   written to; a smaller tensor is copied at once. A tensor on a GPU raises
                   dlx.DeviceError
+        device    a GPU ("cuda:1") that uses received tensors on GPUs: those on other GPUs of its
+                  kind are mapped for it. A tensor of a GPU to which it has no peer access raises
+                  dlx.DeviceError. None: a tensor is for the GPU that it lies on
 
         Raises dlx.InvalidError (the topic; reliable, and a publisher drops), dlx.AccessError,
-        dlx.LimitError, dlx.DaemonError, dlx.DeviceError (pin: no such GPU), dlx.Timeout.
+        dlx.LimitError, dlx.DaemonError, dlx.DeviceError (pin, device: no such GPU), dlx.Timeout.
         """
         if stay is not None and publishers is not None:
             raise ValueError(
@@ -182,6 +186,7 @@ class Methods:
             pin,
             stream_timeout,
             private,
+            device,
             *busy,
         )
 

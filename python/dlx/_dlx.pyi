@@ -598,6 +598,7 @@ class Connection:
         pin: Device | None = None,
         stream_timeout: float | None = None,
         private: bool = False,
+        device: Device | None = None,
     ) -> Subscription: ...
     def get(self, topic: str, timeout: float | None = 0, *, stream: Stream = None) -> Message: ...
     def drop_retained(self, topic: str, /) -> None: ...
@@ -629,6 +630,7 @@ class Connection:
         pin: Device | None,
         stream_timeout: float | None,
         private: bool,
+        device: Device | None,
         spin: float | None = ...,
         /,
     ) -> Subscription: ...

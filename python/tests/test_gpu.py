@@ -417,6 +417,31 @@ pub.close(); s.close(); c.close(); del x; finish()
 """)
 
 
+def test_tensors_of_another_gpu_are_for_the_one_that_the_subscription_names(two):
+    two(
+        PUBLISH_ONE.format(versioned=True, thing="x"),
+        """
+s.take().release()
+with c.subscribe("gpu", history=1, device="cuda:1", timeout=60) as other:
+    msg = other.take()
+    t = msg[0]
+    assert t.device == "cuda:1" and t.__dlpack_device__() == (2, 1)
+    taken = Taken(t, stream=1)
+    assert taken.values() == [7] * 16
+    taken.close()
+    del msg, t, taken
+    assert other.stats()["gpu_errors"] == 0
+cuda.standin_part_peers(True)
+with c.subscribe("gpu", history=1, device="cuda:1", timeout=60) as other:
+    fails(dlx.DeviceError, "no peer access", lambda: other.take()[0].device)
+for device in ("cpu", "cuda:", 0):
+    fails(ValueError, "device is a GPU", lambda: c.subscribe("gpu", device=device))
+fails(dlx.DeviceError, "no CUDA device 7", lambda: c.subscribe("gpu", device="cuda:7"))
+""",
+        device=1,
+    )
+
+
 def test_a_subscription_pins_what_publishers_have_in_memory_of_the_cpu(alone):
     alone("""
 READ_ONLY_HOST_REGISTER_SUPPORTED = 113

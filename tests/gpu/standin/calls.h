@@ -25,6 +25,7 @@
     X(cuDeviceGetUuid, 9020, 0)                                                                    \
     X(cuDeviceTotalMem, 3020, 0)                                                                   \
     X(cuDeviceGetAttribute, 2000, 0)                                                               \
+    X(cuDeviceCanAccessPeer, 4000, 0)                                                              \
     X(cuDevicePrimaryCtxRetain, 7000, 0)                                                           \
     X(cuDevicePrimaryCtxRelease, 7000, 0)                                                          \
     X(cuDevicePrimaryCtxGetState, 7000, 0)                                                         \

@@ -234,6 +234,29 @@ int device_attribute(CUdevice_attribute attribute)
     return attributes[attribute];
 }
 
+static bool peers_are_apart;
+
+void standin_part_peers(bool are_apart)
+{
+    pthread_mutex_lock(&state.lock);
+    peers_are_apart = are_apart;
+    pthread_mutex_unlock(&state.lock);
+}
+
+bool device_reaches(int device, int other)
+{
+    return device == other || !peers_are_apart;
+}
+
+CUresult CUDAAPI cuDeviceCanAccessPeer(int *ret, CUdevice device, CUdevice peer)
+{
+    ENTER(cuDeviceCanAccessPeer);
+    CHECK_DEVICE(device);
+    CHECK_DEVICE(peer);
+    *ret = device != peer && device_reaches(device, peer);
+    return CUDA_SUCCESS;
+}
+
 CUresult CUDAAPI cuDeviceGetAttribute(int *ret, CUdevice_attribute attribute, CUdevice device)
 {
     ENTER(cuDeviceGetAttribute);

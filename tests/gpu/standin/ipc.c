@@ -191,6 +191,8 @@ CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *ret, CUipcMemHandle handle, uns
             return code;
         if (visible_device(share.device) < 0)
             code = CUDA_ERROR_INVALID_DEVICE;
+        else if (!device_reaches(call.context->device, visible_device(share.device)))
+            code = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
         else
             range = ipc_map(call.context, &share, &name);
         if (!range) {

@@ -138,6 +138,7 @@ CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *
         const CUmemAccessDesc *a = &access[i];
         bool is_own = a->location.id == p->backing->device;
         if (a->location.type != CU_MEM_LOCATION_TYPE_DEVICE || !device_is_valid(a->location.id) ||
+            !device_reaches(a->location.id, p->backing->device) ||
             (is_own && !p->is_imported && a->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
             return CUDA_ERROR_INVALID_VALUE;
     }

@@ -76,6 +76,7 @@ typedef void standin_kernel(void *arg);
  * fail_clear    forget them; returns how many calls have failed so since the last time
  * delay         each call of that name takes that long
  * stick_waits   as long as it is set, no stream that waits for a word goes on
+ * part_peers    as long as it is set, no device can use memory of another one
  * set_attribute what cuDeviceGetAttribute says from now on
  * poison        what an illegal address does: a sticky error of the current context
  * launch        enqueue a kernel: a function that runs on the stream's thread, may load and store
@@ -94,6 +95,7 @@ typedef void standin_kernel(void *arg);
     X(uint64_t, standin_fail_clear, (void))                                                        \
     X(bool, standin_delay, (const char *name, uint64_t ns))                                        \
     X(void, standin_stick_waits, (bool are_stuck))                                                 \
+    X(void, standin_part_peers, (bool are_apart))                                                  \
     X(void, standin_set_attribute, (CUdevice_attribute attribute, int value))                      \
     X(CUresult, standin_poison, (CUresult code))                                                   \
     X(CUresult, standin_launch, (CUstream stream, standin_kernel * kernel, void *arg))             \

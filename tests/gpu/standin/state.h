@@ -238,6 +238,8 @@ void context_poison(struct context *context, CUresult code);
 void context_destroy(struct context *context);
 bool device_is_valid(CUdevice device);
 int device_attribute(CUdevice_attribute attribute);
+/* Can this device use memory of that one? */
+bool device_reaches(int device, int other);
 
 /* -- memory (memory.c) ------------------------------------------------------------------------- */
 

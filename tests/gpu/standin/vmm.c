@@ -265,6 +265,9 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr base, size_t size, const CUmemAccess
     for (CUdeviceptr at = base; at < base + size;) {
         struct range *r = range_find(at);
         for (size_t i = 0; i < count; i++)
+            if (!device_reaches(access[i].location.id, r->device))
+                return CUDA_ERROR_NOT_SUPPORTED;
+        for (size_t i = 0; i < count; i++)
             r->access[access[i].location.id] = access[i].flags;
         CUresult code = range_protect(r);
         if (code != CUDA_SUCCESS)
