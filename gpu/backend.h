@@ -89,9 +89,11 @@ struct dlx_gpu_api {
     /* See dlx__gpu_gate_shut(). NULL: streams cannot wait for the CPU. */
     int (*gate_shut)(int32_t device, void *stream, struct dlx_gpu_gate *ret);
     void (*gate_open)(struct dlx_gpu_gate *gate);
-    /* See dlx__gpu_wait_stream() and dlx__gpu_wait_device(). */
+    /* See dlx__gpu_wait_stream(), dlx__gpu_work_now() and dlx__gpu_work_wait(). `own` is NULL if
+     * the backend has one context for each device. */
     int (*wait_stream)(int32_t device, void *stream);
-    int (*wait_device)(int32_t device);
+    void *(*own)(int32_t device);
+    int (*wait_work)(const struct dlx_gpu_work *work);
     /* See dlx__gpu_check_range() and dlx__gpu_copy(). */
     int (*check_range)(int32_t device, const void *ptr, uint64_t size);
     int (*copy)(int32_t device, void *to, const void *from, uint64_t size, void *stream);

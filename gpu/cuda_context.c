@@ -19,7 +19,7 @@ int dlx__cuda_enter_context(const struct dlx_cuda *cu, CUcontext context,
 {
     CUresult result = cu->cuCtxPushCurrent(context);
     if (result != CUDA_SUCCESS)
-        return dlx__cuda_fail(cu, result, "cuCtxPushCurrent");
+        return dlx__cuda_fail_wait(cu, result, "cuCtxPushCurrent");
     *ret = (struct dlx_cuda_scope){.cu = cu, .mode = CU_STREAM_CAPTURE_MODE_RELAXED};
     (void)cu->cuThreadExchangeStreamCaptureMode(&ret->mode);
     return 0;
@@ -34,7 +34,7 @@ int dlx__cuda_enter(const struct dlx_cuda *cu, int32_t device, struct dlx_cuda_s
         return r;
     CUresult result = cu->cuDevicePrimaryCtxRetain(&context, dev);
     if (result != CUDA_SUCCESS)
-        return dlx__cuda_fail(cu, result, "no context on CUDA device %d", device);
+        return dlx__cuda_fail_wait(cu, result, "no context on the CUDA device");
     r = dlx__cuda_enter_context(cu, context, ret);
     if (r < 0) {
         (void)cu->cuDevicePrimaryCtxRelease(dev);
@@ -56,7 +56,7 @@ int dlx__cuda_enter_if_active(const struct dlx_cuda *cu, int32_t device, struct 
         return r;
     CUresult result = cu->cuDevicePrimaryCtxGetState(dev, &flags, &active);
     if (result != CUDA_SUCCESS)
-        return dlx__cuda_fail(cu, result, "cuDevicePrimaryCtxGetState of CUDA device %d", device);
+        return dlx__cuda_fail_wait(cu, result, "cuDevicePrimaryCtxGetState");
     *ret_entered = active != 0;
     return active ? dlx__cuda_enter(cu, device, ret) : 0;
 }

@@ -83,6 +83,14 @@ int dlx__cuda(const struct dlx_cuda **ret);
 int dlx__cuda_fail(const struct dlx_cuda *cu, CUresult result, const char *fmt, ...)
     dlx_printf(3, 4);
 
+/*
+ * The same where a caller may be about to wait: DLX_E_DEVICE only if the work has ended, with its
+ * context, or the device is not there. cuda.h (12.9, 13.5) says of these errors that "any further
+ * CUDA work will return the same error", or that the context "cannot be used anymore" or is
+ * destroyed. Others may be over soon, and the work goes on.
+ */
+int dlx__cuda_fail_wait(const struct dlx_cuda *cu, CUresult result, const char *what);
+
 /* The driver's name of a device of this process. */
 int dlx__cuda_device(const struct dlx_cuda *cu, int32_t device, CUdevice *ret);
 
@@ -146,7 +154,8 @@ int dlx__cuda_can_access(int32_t device, int32_t peer, bool *ret);
 /* DLX_E_INVALID: it is being captured. */
 int dlx__cuda_check_stream(const struct dlx_cuda *cu, CUstream stream);
 int dlx__cuda_wait_stream(int32_t device, void *stream);
-int dlx__cuda_wait_device(int32_t device);
+void *dlx__cuda_own_context(int32_t device);
+int dlx__cuda_wait_work(const struct dlx_gpu_work *work);
 int dlx__cuda_copy(int32_t device, void *to, const void *from, uint64_t size, void *stream);
 int dlx__cuda_event_record(int32_t device, void *stream, struct dlx_gpu_event *ret);
 /* Returns 1 if it was not reached and is not to be waited for (`block`). */

@@ -97,6 +97,39 @@ int dlx__cuda(const struct dlx_cuda **ret)
     return 0;
 }
 
+/* The state of the process is inconsistent, or its driver or the context have ended. */
+static bool cuda_load_is_end(CUresult result)
+{
+    switch ((int)result) {
+    case 226: /* CUDA_ERROR_CONTAINED, which cuda.h of 12.5 has not, */
+    case 721: /* nor CUDA_ERROR_TENSOR_MEMORY_LEAK */
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
+    case CUDA_ERROR_EXTERNAL_DEVICE:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_DEINITIALIZED:
+    case CUDA_ERROR_NO_DEVICE:
+    case CUDA_ERROR_INVALID_DEVICE:
+        return true;
+    default:
+        return false;
+    }
+}
+
+int dlx__cuda_fail_wait(const struct dlx_cuda *cu, CUresult result, const char *what)
+{
+    int r = dlx__cuda_fail(cu, result, "%s", what);
+    return cuda_load_is_end(result) ? DLX_E_DEVICE : r == DLX_E_DEVICE ? DLX_E_SYSTEM : r;
+}
+
 int dlx__cuda_fail(const struct dlx_cuda *cu, CUresult result, const char *fmt, ...)
 {
     char what[DLX_ERROR_TEXT_SIZE / 2];

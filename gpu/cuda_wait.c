@@ -2,6 +2,7 @@
 /* Waiting for work that was queued on a CUDA device by others, and copying what it wrote. */
 #include "common/error.h"
 #include "gpu/cuda_driver.h"
+#include "gpu/gpu.h"
 
 int dlx__cuda_check_stream(const struct dlx_cuda *cu, CUstream stream)
 {
@@ -37,35 +38,66 @@ int dlx__cuda_wait_stream(int32_t device, void *stream)
     return r;
 }
 
+void *dlx__cuda_own_context(int32_t device)
+{
+    const struct dlx_cuda *cu;
+    struct dlx_cuda_scope scope;
+    CUcontext current = NULL;
+    bool entered = false, is_own;
+    if (dlx__cuda(&cu) < 0 || dlx__cuda_enter_stream(cu, device, NULL, &scope, &entered) < 0 ||
+        !entered)
+        return NULL;
+    is_own = !scope.is_retained && cu->cuCtxGetCurrent(&current) == CUDA_SUCCESS;
+    dlx__cuda_leave(&scope);
+    return is_own ? current : NULL;
+}
+
 /* Leaves the scope. */
-static int wait_context(struct dlx_cuda_scope *scope, int32_t device)
+static int wait_context(struct dlx_cuda_scope *scope)
 {
     const struct dlx_cuda *cu = scope->cu;
     CUresult result = cu->cuCtxSynchronize();
     dlx__cuda_leave(scope);
     return result == CUDA_SUCCESS
                ? 0
-               : dlx__cuda_fail(cu, result, "cannot wait for CUDA device %d", device);
+               : dlx__cuda_fail_wait(cu, result, "cannot wait for the work of a CUDA context");
 }
 
-int dlx__cuda_wait_device(int32_t device)
+/* A context that is not valid has been destroyed, and its work with it. */
+static int wait_own(const struct dlx_cuda *cu, CUcontext own)
+{
+    struct dlx_cuda_scope scope;
+    CUresult result = cu->cuCtxPushCurrent(own);
+    if (result == CUDA_ERROR_INVALID_CONTEXT)
+        return 0;
+    if (result == CUDA_SUCCESS) {
+        CUcontext popped;
+        (void)cu->cuCtxPopCurrent(&popped);
+        int r = dlx__cuda_enter_context(cu, own, &scope);
+        return r < 0 ? r : wait_context(&scope);
+    }
+    return dlx__cuda_fail_wait(cu, result, "cuCtxPushCurrent");
+}
+
+/* The worse result is one after which the work may go on. */
+static int worse(int a, int b)
+{
+    return a == 0 || !dlx__gpu_has_ended(b) ? b : a;
+}
+
+int dlx__cuda_wait_work(const struct dlx_gpu_work *work)
 {
     const struct dlx_cuda *cu;
     struct dlx_cuda_scope scope;
-    bool entered = false, is_own = false;
-    int r = dlx__cuda(&cu), waited = 0;
+    bool entered = false;
+    int r = dlx__cuda(&cu), of_own = 0;
+    if (r == 0 && work->own)
+        of_own = wait_own(cu, work->own);
     if (r == 0)
-        r = dlx__cuda_enter_stream(cu, device, NULL, &scope, &entered);
-    if (r == 0 && entered) {
-        is_own = !scope.is_retained;
-        waited = wait_context(&scope, device);
-    }
-    if (r < 0 || !is_own)
-        return DLX_MIN(r, waited);
-    r = dlx__cuda_enter_if_active(cu, device, &scope, &entered);
+        r = dlx__cuda_enter_if_active(cu, work->device, &scope, &entered);
     if (r == 0 && entered)
-        r = wait_context(&scope, device);
-    return DLX_MIN(r, waited);
+        r = wait_context(&scope);
+    return worse(of_own, r);
 }
 
 /* Make a context current in which `*stream` copies on the device. A stream of another device is
@@ -179,7 +211,11 @@ int dlx__cuda_event_wait(const struct dlx_gpu_event *event, bool block)
     dlx__cuda_leave(&scope);
     if (result == CUDA_ERROR_NOT_READY)
         return 1;
-    return result == CUDA_SUCCESS ? 0 : dlx__cuda_fail(cu, result, "cannot wait for CUDA's work");
+    if (result == CUDA_SUCCESS)
+        return 0;
+    r = dlx__cuda_fail_wait(cu, result, "cannot wait for CUDA's work");
+    /* Nobody but a reset of the device destroys the event: the work has ended with its context. */
+    return result == CUDA_ERROR_INVALID_HANDLE ? DLX_E_DEVICE : r;
 }
 
 void dlx__cuda_event_end(struct dlx_gpu_event *event)

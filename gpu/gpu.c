@@ -75,11 +75,20 @@ int dlx__gpu_wait_stream(int32_t device_type, int32_t device, void *stream)
     return r < 0 ? r : api->wait_stream(device, stream);
 }
 
-int dlx__gpu_wait_device(int32_t device_type, int32_t device)
+struct dlx_gpu_work dlx__gpu_work_now(int32_t device_type, int32_t device)
 {
     const struct dlx_gpu_api *api = NULL;
-    int r = dlx__gpu_is_forked() ? dlx__gpu_fail_forked() : dlx__gpu_api(device_type, &api);
-    return r < 0 ? r : api->wait_device(device);
+    struct dlx_gpu_work work = {.device_type = device_type, .device = device};
+    if (!dlx__gpu_is_forked() && dlx__gpu_api(device_type, &api) == 0 && api->own)
+        work.own = api->own(device);
+    return work;
+}
+
+int dlx__gpu_work_wait(const struct dlx_gpu_work *work)
+{
+    const struct dlx_gpu_api *api = NULL;
+    int r = dlx__gpu_is_forked() ? dlx__gpu_fail_forked() : dlx__gpu_api(work->device_type, &api);
+    return r < 0 ? r : api->wait_work(work);
 }
 
 int dlx__gpu_check_range(int32_t device_type, int32_t device, const void *ptr, uint64_t size)

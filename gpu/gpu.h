@@ -10,6 +10,7 @@
  * DLX_E_FORKED, and what it drops is left to its parent.
  */
 
+#include "common/error.h"
 #include "gpu/handle.h"
 #include "gpu/stream.h"
 
@@ -30,9 +31,32 @@ int dlx__gpu_check_peer(int32_t device_type, int32_t device, int32_t home);
  * nothing was done. Makes no context.
  */
 int dlx__gpu_wait_stream(int32_t device_type, int32_t device, void *stream);
-/* The same for all work of this process on the GPU, as far as it is known: in the primary context,
- * and in the calling thread's if that is one of this GPU. */
-int dlx__gpu_wait_device(int32_t device_type, int32_t device);
+
+/*
+ * All work of this process on the GPU, as far as it is known: in the primary context, and in the
+ * calling thread's if that is one of this GPU. A context that the program made has to last until it
+ * was waited for.
+ */
+struct dlx_gpu_work dlx__gpu_work_now(int32_t device_type, int32_t device);
+
+/*
+ * Wait for it, on any thread. Returns 0. DLX_E_DEVICE: an error of the GPU or the end of a context
+ * has ended it, or there is no such GPU. All other errors say that the driver did not wait, and the
+ * work may go on: in a host function, while a stream is captured (which is invalidated then), or
+ * without memory.
+ */
+int dlx__gpu_work_wait(const struct dlx_gpu_work *work);
+static inline int dlx__gpu_wait_device(int32_t device_type, int32_t device)
+{
+    const struct dlx_gpu_work work = dlx__gpu_work_now(device_type, device);
+    return dlx__gpu_work_wait(&work);
+}
+
+/* Has the work ended, after this result of a wait? A forked child has none. */
+static inline bool dlx__gpu_has_ended(int result)
+{
+    return result == 0 || result == DLX_E_DEVICE || result == DLX_E_FORKED;
+}
 
 /* Can the GPU copy all of it? DLX_E_DEVICE: no, and the message says why. An attempt to copy it
  * would be an error that ends all work of the process on the GPU. */
@@ -55,7 +79,7 @@ int dlx__gpu_copy(int32_t device_type, int32_t device, void *to, const void *fro
  */
 int dlx__gpu_event_record(int32_t device_type, int32_t device, void *stream,
                           struct dlx_gpu_event *ret, bool *ret_waited);
-/* Any thread. Returns 0; an error of the GPU, which has ended the work, too. */
+/* Any thread. Returns as dlx__gpu_work_wait(). */
 int dlx__gpu_event_wait(const struct dlx_gpu_event *event);
 void dlx__gpu_event_end(struct dlx_gpu_event *event);
 

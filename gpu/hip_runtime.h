@@ -73,7 +73,7 @@ void dlx__hip_leave(const struct dlx_hip *hip, int before);
 
 /* gpu/hip_wait.c */
 int dlx__hip_wait_stream(int32_t device, void *stream);
-int dlx__hip_wait_device(int32_t device);
+int dlx__hip_wait_work(const struct dlx_gpu_work *work);
 int dlx__hip_copy(int32_t device, void *to, const void *from, uint64_t size, void *stream);
 
 /* gpu/hip_host.c */

@@ -47,16 +47,35 @@ int dlx__hip_copy(int32_t device, void *to, const void *from, uint64_t size, voi
     return copy_and_wait(device, to, from, size, stream);
 }
 
-int dlx__hip_wait_device(int32_t device)
+/* HIP does not say which errors end the context. These have the numbers of those of which CUDA says
+ * it, and the last two say that nothing is left that could run. */
+static bool hip_wait_is_end(hipError_t error)
+{
+    switch (error) {
+    case hipErrorIllegalAddress:
+    case hipErrorLaunchTimeOut:
+    case hipErrorAssert:
+    case hipErrorLaunchFailure:
+    case hipErrorContextIsDestroyed:
+    case hipErrorDeinitialized:
+        return true;
+    default:
+        return false;
+    }
+}
+
+int dlx__hip_wait_work(const struct dlx_gpu_work *work)
 {
     const struct dlx_hip *hip;
     int before = 0, r = dlx__hip(&hip);
     if (r == 0)
-        r = dlx__hip_enter(hip, device, &before);
+        r = dlx__hip_enter(hip, work->device, &before);
     if (r < 0)
         return r;
     hipError_t error = hip->hipDeviceSynchronize();
     dlx__hip_leave(hip, before);
-    return error == hipSuccess ? 0
-                               : dlx__hip_fail(hip, error, "cannot wait for HIP device %d", device);
+    if (error == hipSuccess)
+        return 0;
+    r = dlx__hip_fail(hip, error, "cannot wait for HIP device %d", work->device);
+    return hip_wait_is_end(error) ? DLX_E_DEVICE : r == DLX_E_DEVICE ? DLX_E_SYSTEM : r;
 }

@@ -17,6 +17,13 @@ struct dlx_gpu_event {
     void *event;
 };
 
+/* All work of this process on a GPU, as far as it is known. */
+struct dlx_gpu_work {
+    int32_t device_type;
+    int32_t device;
+    void *own; /* a context of the GPU that is not its primary one; NULL: only that one */
+};
+
 /* A stream waits for the CPU. All zero: none does. */
 struct dlx_gpu_gate {
     const struct dlx_gpu_api *api;

@@ -182,7 +182,7 @@ struct dlx_gpu_library {
 
     const struct dlx_gpu_publisher_table *publisher;
     const struct dlx_gpu_receiver_table *receiver;
-    /* gpu/malloc.h */
+    /* gpu/lib/malloc.h */
     int (*malloc)(int32_t device_type, int32_t device, uint64_t size, void **ret);
     void (*free)(void *memory);
     /* gpu/imports.h */

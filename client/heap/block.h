@@ -39,7 +39,8 @@ struct dlx_heap_hints {
     struct dlx_cache_slot *last; /* where a block was taken last; at first, any */
     /* Local blocks whose deleter was called; `closed_stack` once the publisher has gone. */
     struct dlx_block *_Atomic returned;
-    uint64_t n_local; /* exported, neither published nor seen coming back */
+    struct dlx_block *unsettled; /* the same, fetched, but not to be used again yet */
+    uint64_t n_local;            /* exported, neither published nor seen coming back */
 };
 
 /* Payload of a tensor or a manifest, and the managed tensor that dlx_alloc() hands out. */

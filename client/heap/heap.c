@@ -218,9 +218,9 @@ static bool empty_payload_cache(struct dlx_heap *heap)
     return cache_give_up_all(&heap->cache, &heap->pool);
 }
 
-static void heap_free_arena(const struct dlx_heap *heap, struct dlx_arena *arena)
+static void heap_free_arena(const struct dlx_heap *heap, struct dlx_arena *arena, bool is_end)
 {
-    heap->kind.free_arena(&heap->kind, arena);
+    heap->kind.free_arena(&heap->kind, arena, is_end);
     dlx__mapped_remove(arena->mapped);
     free(arena->extents);
     free(arena);
@@ -231,7 +231,7 @@ static void heap_free_arenas(const struct dlx_heap *heap, struct dlx_arena *firs
     while (first) {
         struct dlx_arena *arena = first;
         first = arena->next;
-        heap_free_arena(heap, arena);
+        heap_free_arena(heap, arena, true);
     }
 }
 
@@ -239,9 +239,11 @@ static struct dlx_block closed_stack;
 /* The heap of structs whose tensor the caller has given back in debug mode. */
 static struct dlx_heap released = {.generation = DLX_RELEASED};
 
-static void heap_unmap_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena)
+static void heap_unmap_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena,
+                             bool is_end)
 {
     (void)kind;
+    (void)is_end;
     dlx__region_unmap(arena->map, arena->size);
 }
 
@@ -320,6 +322,7 @@ void dlx__heap_close(struct dlx_heap *heap)
 {
     if (!heap)
         return;
+    heap->kind.settle = NULL; /* nothing is used again */
     for (;;) {
         dlx__heap_collect(heap);
         if (heap->hints.n_local == 0)
@@ -525,7 +528,7 @@ static void leave_arena(struct dlx_heap *heap, struct dlx_block *block)
     while (*at != arena)
         at = &(*at)->next;
     *at = arena->next;
-    heap_free_arena(heap, arena);
+    heap_free_arena(heap, arena, false);
 }
 
 /* The struct of a block without memory. Returns the block whose last reference it was, if that is
@@ -573,10 +576,13 @@ void dlx__heap_give_elsewhere(struct dlx_heap *heap, struct dlx_block *block)
 
 static void __attribute__((noinline)) collect(struct dlx_heap *heap)
 {
-    struct dlx_block *block =
-        atomic_exchange_explicit(&heap->hints.returned, NULL, memory_order_acquire);
-    if (heap->kind.settle)
-        heap->kind.settle(&heap->kind);
+    if (!heap->hints.unsettled)
+        heap->hints.unsettled =
+            atomic_exchange_explicit(&heap->hints.returned, NULL, memory_order_acquire);
+    if (heap->kind.settle && !heap->kind.settle(&heap->kind))
+        return;
+    struct dlx_block *block = heap->hints.unsettled;
+    heap->hints.unsettled = NULL;
     while (block) {
         struct dlx_block *next = block->next;
         heap->hints.n_local--;
@@ -591,8 +597,18 @@ static void __attribute__((noinline)) collect(struct dlx_heap *heap)
 
 void dlx__heap_collect(struct dlx_heap *heap)
 {
-    if (dlx_unlikely(atomic_load_explicit(&heap->hints.returned, memory_order_relaxed)))
+    if (dlx_unlikely(atomic_load_explicit(&heap->hints.returned, memory_order_relaxed) ||
+                     heap->hints.unsettled))
         collect(heap);
+}
+
+void dlx__heap_give_unsettled(struct dlx_heap *heap, struct dlx_block *block)
+{
+    heap->hints.n_local++;
+    block->next = atomic_load_explicit(&heap->hints.returned, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&heap->hints.returned, &block->next, block,
+                                                  memory_order_release, memory_order_relaxed))
+        ;
 }
 
 /* ---- local tensors ------------------------------------------------------------------------- */
@@ -800,7 +816,7 @@ void dlx__heap_freeze(struct dlx_heap *heap)
         struct dlx_arena *arena = heap->aside;
         heap->aside = arena->next;
         if (arena->n_blocks == 0) {
-            heap_free_arena(heap, arena);
+            heap_free_arena(heap, arena, false);
             continue;
         }
         arena->id = 0;
@@ -893,7 +909,7 @@ void dlx__heap_drop(struct dlx_heap *heap, uint32_t id)
     *at = arena->next;
     heap->n_arenas--;
     heap->bytes -= arena->size;
-    heap_free_arena(heap, arena);
+    heap_free_arena(heap, arena, false);
 }
 
 uint64_t dlx__heap_n_deleted_again(const struct dlx_heap *heap)

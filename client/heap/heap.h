@@ -26,11 +26,14 @@ struct dlx_heap_kind {
     DLDevice device; /* of tensors in it */
     uint64_t align;  /* of blocks, and of their sizes */
     uint64_t least;  /* bytes of an arena */
-    /* The end of an arena; on any thread, once the publisher has gone. */
-    void (*free_arena)(const struct dlx_heap_kind *kind, const struct dlx_arena *arena);
-    /* Memory of local tensors that were deleted is about to be used again. NULL: nothing is to be
-     * done for that. */
-    void (*settle)(const struct dlx_heap_kind *kind);
+    void *userdata;  /* the publisher's thread's */
+    /* The end of an arena; on any thread, once the publisher has gone. `is_end`: it is the heap's,
+     * too, and may wait. */
+    void (*free_arena)(const struct dlx_heap_kind *kind, const struct dlx_arena *arena,
+                       bool is_end);
+    /* Memory of local tensors that were deleted is about to be used again. False: it may still be
+     * in use, and this is asked again for it. NULL: nothing is to be done for that. */
+    bool (*settle)(const struct dlx_heap_kind *kind);
 };
 
 /* Of shared memory. Returns 0; DLX_E_NO_MEMORY. `is_guarded`: it is in the debug mode. */
@@ -92,6 +95,9 @@ bool dlx__heap_want(struct dlx_heap *heap, uint64_t size);
 
 /* dlx__heap_give() of one that does not go where one was taken last. */
 dlx_for_gpu void dlx__heap_give_elsewhere(struct dlx_heap *heap, struct dlx_block *block);
+
+/* Give a block back that was never exported, and that is to be settled first. */
+dlx_for_gpu void dlx__heap_give_unsettled(struct dlx_heap *heap, struct dlx_block *block);
 
 /* Fetch blocks whose local tensors were deleted. Part of dlx__heap_take(). */
 void dlx__heap_collect(struct dlx_heap *heap);

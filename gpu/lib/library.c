@@ -3,7 +3,7 @@
 #include "gpu/imports.h"
 #include "gpu/lib/receive.h"
 #include "gpu/lib/share.h"
-#include "gpu/malloc.h"
+#include "gpu/lib/malloc.h"
 #include "gpu_build.h"
 
 /* libdlx-gpu.so exports this, and nothing else. */

@@ -2,8 +2,12 @@
 #include "gpu/lib/order.h"
 #include <limits.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
+
+/* The longest pause between two attempts to wait. */
+#define PAUSE_MOST_MS 100
 
 static void set(dlx_atomic_u32 *word, enum dlx_gpu_ready ready)
 {
@@ -13,22 +17,37 @@ static void set(dlx_atomic_u32 *word, enum dlx_gpu_ready ready)
 
 int dlx__gpu_job_wait(struct dlx_gpu_job *job)
 {
-    int r = 0;
     for (uint32_t i = 0; i < job->n_events; i++) {
-        int waited = dlx__gpu_event_wait(&job->events[i]);
-        r = r < 0 ? r : waited;
+        int r = dlx__gpu_event_wait(&job->events[i]);
+        if (!dlx__gpu_has_ended(r))
+            return r;
+        job->result = job->result < 0 ? job->result : r;
         dlx__gpu_event_end(&job->events[i]);
     }
-    return r;
+    return job->result;
 }
 
-static void do_job(struct dlx_gpu_job *job)
+/* Tries again: soon at first, then once in a while. */
+static void set_when_ready(struct dlx_gpu_order *order, struct dlx_gpu_job *job)
 {
     int r = dlx__gpu_job_wait(job);
-    if (job->done)
-        job->done(job, r);
-    else
+    for (int pause_ms = 1;
+         !dlx__gpu_has_ended(r) && !atomic_load_explicit(&order->gives_up, memory_order_relaxed);
+         pause_ms = DLX_MIN(2 * pause_ms, PAUSE_MOST_MS)) {
+        (void)poll(NULL, 0, pause_ms);
+        r = dlx__gpu_job_wait(job);
+    }
+    job->result = r;
+    if (dlx__gpu_has_ended(r))
         set(job->word, r < 0 ? DLX_GPU_FAILED : DLX_GPU_READY);
+}
+
+static void do_job(struct dlx_gpu_order *order, struct dlx_gpu_job *job)
+{
+    if (job->done)
+        job->done(job, dlx__gpu_job_wait(job));
+    else
+        set_when_ready(order, job);
 }
 
 static void *order_main(void *arg)
@@ -47,7 +66,7 @@ static void *order_main(void *arg)
         job->is_queued = false;
         order->current = job;
         (void)pthread_mutex_unlock(&order->lock);
-        do_job(job);
+        do_job(order, job);
         (void)pthread_mutex_lock(&order->lock);
         order->current = NULL;
         (void)pthread_cond_broadcast(&order->changed);
@@ -96,7 +115,7 @@ bool dlx__gpu_order_add(struct dlx_gpu_order *order, struct dlx_gpu_job *job)
 {
     bool has_thread = dlx__gpu_order_try(order, job);
     if (!has_thread)
-        do_job(job);
+        do_job(order, job);
     return !has_thread;
 }
 
@@ -122,6 +141,7 @@ void dlx__gpu_order_settle(struct dlx_gpu_order *order, struct dlx_gpu_job *job)
 
 void dlx__gpu_order_drain(struct dlx_gpu_order *order)
 {
+    atomic_store_explicit(&order->gives_up, true, memory_order_relaxed);
     if (!order->has_thread)
         return;
     (void)pthread_mutex_lock(&order->lock);

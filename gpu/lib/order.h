@@ -12,6 +12,8 @@
  *        |
  *        +------> FAILED     an error of the GPU has ended it: the tensors have no meaning
  *
+ * A driver that does not wait, for any other reason, is asked again.
+ *
  * If the publisher dies, the word stays PENDING for ever, and who waits notices the death.
  *
  * A message of which the word is PENDING is not reused: dlx__gpu_order_settle().
@@ -28,9 +30,10 @@ struct dlx_gpu_job {
     struct dlx_gpu_job *next;
     struct dlx_gpu_event *events; /* [n_events], which it ends; the array is its owner's */
     uint32_t n_events;
+    int result;     /* of the events that ended, as of dlx__gpu_event_wait() */
     bool is_queued; /* guarded by the lock */
-    /* The work is done, or an error of the GPU has ended it (`result` < 0). NULL: `word` is set.
-     * May free the job, if nobody settles it. */
+    /* Called with the result of dlx__gpu_job_wait(). NULL: `word` is set. May free the job, if
+     * nobody settles it. */
     void (*done)(struct dlx_gpu_job *job, int result);
     dlx_atomic_u32 *word;
 };
@@ -44,6 +47,7 @@ struct dlx_gpu_order {
     const struct dlx_gpu_job *current; /* the thread has it; may be gone */
     bool has_thread;
     bool is_ending;
+    atomic_bool gives_up; /* what the driver does not wait for is not tried again */
 };
 
 /* Leave the job to the thread. The job stays where it is until it is done, or settled. Returns
@@ -53,11 +57,13 @@ bool dlx__gpu_order_try(struct dlx_gpu_order *order, struct dlx_gpu_job *job);
 bool dlx__gpu_order_add(struct dlx_gpu_order *order, struct dlx_gpu_job *job);
 /* Does its thread have nothing to do? For whoever adds jobs. */
 bool dlx__gpu_order_is_idle(struct dlx_gpu_order *order);
-/* Wait here for the work of a job, and end its events. Returns 0 or an error of the GPU. */
+/* Wait here for the work of a job. Returns as dlx__gpu_event_wait(); unless the work may go on, the
+ * events were ended. */
 int dlx__gpu_job_wait(struct dlx_gpu_job *job);
 /* Wait until the thread has done with the job. */
 void dlx__gpu_order_settle(struct dlx_gpu_order *order, struct dlx_gpu_job *job);
-/* Wait until it has done with all of them. */
+/* Wait until it has done with all of them. From then on what the driver does not wait for is given
+ * up: the job's `result` says so, and its word stays PENDING. */
 void dlx__gpu_order_drain(struct dlx_gpu_order *order);
 /* Every job was settled. */
 void dlx__gpu_order_end(struct dlx_gpu_order *order);

@@ -3,6 +3,7 @@
 #include "common/packet.h"
 #include "gpu/gpu.h"
 #include "gpu/imports.h"
+#include "gpu/lib/idle.h"
 #include "gpu/lib/keep.h"
 #include <inttypes.h>
 #include <limits.h>
@@ -431,8 +432,25 @@ struct release {
     struct dlx_export *export;
     uintptr_t stream; /* as of struct dlx_gpu_releaser */
     bool is_on_all;   /* it may be used by any stream of the device, and there are no events */
+    struct dlx_gpu_work work; /* waited for then, and if events cannot be */
+    struct dlx_gpu_idle idle;
     struct dlx_gpu_event events[];
 };
+
+static struct dlx_gpu_receiver *receiver_ref(struct dlx_gpu_receiver *receiver)
+{
+    atomic_fetch_add_explicit(&receiver->refs, 1, memory_order_relaxed);
+    return receiver;
+}
+
+static void receiver_unref(struct dlx_gpu_receiver *receiver)
+{
+    if (atomic_fetch_sub_explicit(&receiver->refs, 1, memory_order_acq_rel) > 1)
+        return;
+    dlx__pin_free(receiver->pin);
+    (void)pthread_mutex_destroy(&receiver->lock);
+    free(receiver);
+}
 
 /* ---- releases --------------------------------------------------------------------- */
 
@@ -489,13 +507,9 @@ static bool is_all(const struct dlx_gpu_streams *s)
     return s->n == 1 && s->streams[0] == DLX_STREAM_ALL;
 }
 
-/* The work has ended, or the GPU is lost. If the export's streams could not be waited for, this
- * waits for the whole device. */
+/* The work has ended, perhaps by an error of the GPU. */
 static void finish_export(struct dlx_export *e, int result)
 {
-    DLDevice device;
-    if (result < 0 && find_device(e, &device))
-        result = dlx__gpu_wait_device((int32_t)device.device_type, device.device_id);
     if (result < 0)
         count(&receiver_of(e)->n_errors);
     if (e->wait)
@@ -504,16 +518,74 @@ static void finish_export(struct dlx_export *e, int result)
     dlx__error_clear();
 }
 
-/* On the thread. */
-static void release_done(struct dlx_gpu_job *job, int result)
+static void complete(struct release *release, int result)
 {
-    struct release *release = (struct release *)(void *)job;
     struct dlx_gpu_receiver *receiver = release->receiver;
-    finish_export(release->export, release->is_on_all ? DLX_E_EMPTY : result);
+    finish_export(release->export, result);
     dlx__message_abandon(release->export); /* may be the last that refers to its link */
     free(release);
     (void)atomic_fetch_add_explicit(&receiver->n_done, 1, memory_order_release);
     (void)syscall(SYS_futex, &receiver->n_done, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+/* On the thread of the GPU, perhaps after the end of the subscription. */
+static void complete_late(struct dlx_gpu_idle *idle, int result)
+{
+    struct release *release =
+        (struct release *)(void *)((char *)idle - offsetof(struct release, idle));
+    struct dlx_gpu_receiver *receiver = release->receiver;
+    complete(release, result);
+    receiver_unref(receiver);
+}
+
+/* The driver did not wait. Without a thread the message is held for good, since its memory may be
+ * in use for good. */
+static void leave_to_gpu(struct release *release)
+{
+    const struct dlx_gpu_work work = release->work;
+    struct dlx_gpu_receiver *receiver = receiver_ref(release->receiver);
+    dlx__error_clear();
+    if (dlx__gpu_when_idle(&release->idle, &work, complete_late))
+        return;
+    count(&receiver->n_errors);
+    receiver_unref(receiver);
+}
+
+/* On the thread. */
+static void release_done(struct dlx_gpu_job *job, int result)
+{
+    struct release *release = (struct release *)(void *)job;
+    if (release->is_on_all)
+        result = dlx__gpu_work_wait(&release->work);
+    if (dlx__gpu_has_ended(result)) {
+        complete(release, result);
+        return;
+    }
+    for (uint32_t i = 0; i < release->job.n_events; i++)
+        dlx__gpu_event_end(&release->events[i]);
+    leave_to_gpu(release);
+}
+
+/* The caller waits for all work on the GPU. Returns 1 if the driver refuses that, and a thread
+ * releases the tensor; else 0 or an error that has ended the work. */
+static int wait_for_all(struct dlx_export *e, DLDevice device)
+{
+    const struct dlx_gpu_work work =
+        dlx__gpu_work_now((int32_t)device.device_type, device.device_id);
+    int r = dlx__gpu_work_wait(&work);
+    if (dlx__gpu_has_ended(r))
+        return r;
+    struct release *release = calloc(1, sizeof *release);
+    if (!release) {
+        count(&receiver_of(e)->n_errors); /* the message is held for good */
+        return 1;
+    }
+    release->receiver = receiver_of(e);
+    release->export = e;
+    release->work = work;
+    atomic_fetch_add_explicit(&release->receiver->n_added, 1, memory_order_relaxed);
+    leave_to_gpu(release);
+    return 1;
 }
 
 /* Locked. The one that waits for this stream, else one that has nothing to do: so a release waits
@@ -565,6 +637,9 @@ static int record(struct dlx_export *e, DLDevice device, const struct dlx_gpu_st
     }
     if (r >= 0 && (is_on_all || release->job.n_events > 0)) {
         release->is_on_all = is_on_all;
+        release->work = (struct dlx_gpu_work){(int32_t)device.device_type, device.device_id, NULL};
+        if (is_on_all)
+            release->work = dlx__gpu_work_now((int32_t)device.device_type, device.device_id);
         release->job.events = release->events;
         release->job.done = release_done;
         release->receiver = receiver_of(e);
@@ -594,6 +669,8 @@ static bool release_tensor(struct dlx_export *e)
             waited = true;
         if (waited)
             count(&receiver_of(e)->n_waits);
+        if (r < 0)
+            r = wait_for_all(e, device);
         if (r < 1)
             finish_export(e, r);
     }
@@ -658,21 +735,6 @@ static int receiver_begin(const struct dlx_subscribe_args *asked, struct dlx_gpu
     (void)pthread_mutex_init(&receiver->lock, NULL);
     *ret = receiver;
     return 0;
-}
-
-static struct dlx_gpu_receiver *receiver_ref(struct dlx_gpu_receiver *receiver)
-{
-    atomic_fetch_add_explicit(&receiver->refs, 1, memory_order_relaxed);
-    return receiver;
-}
-
-static void receiver_unref(struct dlx_gpu_receiver *receiver)
-{
-    if (atomic_fetch_sub_explicit(&receiver->refs, 1, memory_order_acq_rel) > 1)
-        return;
-    dlx__pin_free(receiver->pin);
-    (void)pthread_mutex_destroy(&receiver->lock);
-    free(receiver);
 }
 
 static int link_begin(struct dlx_subscriber_link *link, struct dlx_gpu_receiver *receiver)

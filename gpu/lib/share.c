@@ -8,8 +8,9 @@
  *
  *     NEW --> PUBLISHED --> its tensors' deleters are called, and it is freed
  *      |          |
- *      |          +--> LEFT    its publisher ended, and a subscriber still holds the message: to
- *      |                       free it would be undefined, so it stays until the process ends
+ *      |          +--> LEFT    its publisher ended, and a subscriber still holds the message, or
+ *      |                       the driver could not wait for what writes it: to free it would be
+ *      |                       undefined, so it stays until the process ends
  *      +--> freed; the tensors stay the caller's
  *
  * Memory of dlx_alloc() is no tensor to be deleted: its blocks come back to their heap. A parcel
@@ -33,8 +34,9 @@
 #include "client/publish/publisher.h"
 #include "common/amount.h"
 #include "gpu/gpu.h"
-#include "gpu/malloc.h"
+#include "gpu/lib/idle.h"
 #include "gpu/lib/keep.h"
+#include "gpu/lib/malloc.h"
 #include "ring/manifest.h"
 #include "ring/tensor.h"
 #include <poll.h>
@@ -44,7 +46,7 @@
 _Static_assert(DLX_SHM_ALLOCATION_SIZE == DLX_GPU_HEADER_SIZE, "a description without descriptors");
 
 /* How long the end of a publisher waits for those who hold tensors. */
-#define END_NS        UINT64_C(2000000000)
+#define END_NS        INT64_C(2000000000)
 #define PAUSE_MOST_MS 16
 
 /* Streams with these numbers are special ones, of which each device has its own. */
@@ -59,8 +61,10 @@ _Static_assert(DLX_SHM_ALLOCATION_SIZE == DLX_GPU_HEADER_SIZE, "a description wi
 
 struct dlx_gpu_heap {
     struct dlx_gpu_heap *next;
+    struct dlx_gpu_share *share;
     struct dlx_heap *heap;
-    uint64_t next_trim; /* message number */
+    struct settling *settling; /* NULL: nothing is */
+    uint64_t next_trim;        /* message number */
 };
 
 struct dlx_gpu_parcel {
@@ -103,6 +107,7 @@ static int share_begin(struct dlx_publisher *p)
     }
     share->keep_number = 1;
     share->core = &p->core;
+    share->n_waits = &p->stats.gpu_waits;
     p->gpu = share;
     return 0;
 }
@@ -165,18 +170,101 @@ static bool is_same_device(DLDevice a, DLDevice b)
     return a.device_type == b.device_type && a.device_id == b.device_id;
 }
 
-/* Work of this process may use the memory of tensors that it has deleted. An error has ended it,
- * too. */
-static void wait_for_device(const struct dlx_heap_kind *kind)
+/* ---- what work of this process may use ------------------------------------------------------- */
+
+static struct dlx_gpu_work work_now(DLDevice device)
 {
-    (void)dlx__gpu_wait_device((int32_t)kind->device.device_type, kind->device.device_id);
+    return dlx__gpu_work_now((int32_t)device.device_type, device.device_id);
+}
+
+/* An arena that is freed when the work that may use its tensors has ended. */
+struct leaving_arena {
+    struct dlx_gpu_idle idle; /* the first member */
+    struct dlx_gpu_export *export;
+};
+
+static void free_leaving_arena(struct dlx_gpu_idle *idle, int result)
+{
+    struct leaving_arena *leaving = (struct leaving_arena *)(void *)idle;
+    (void)result;
+    dlx__gpu_export_unref(leaving->export);
+    free(leaving);
+}
+
+/* A thread waits for the GPU, and the caller for the thread as long as its call may: publishing
+ * does not wait. Where there is no thread, and the driver does not wait here, the arena stays until
+ * the process ends. */
+static void free_gpu_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena,
+                           bool is_end)
+{
+    const struct dlx_gpu_work work = work_now(kind->device);
+    bool has_ended = is_end && dlx__gpu_has_ended(dlx__gpu_work_wait(&work));
+    struct leaving_arena *leaving = has_ended ? NULL : calloc(1, sizeof *leaving);
+    if (leaving) {
+        leaving->export = arena->owner;
+        if (dlx__gpu_when_idle(&leaving->idle, &work, free_leaving_arena)) {
+            const struct dlx_gpu_heap *of = is_end ? NULL : kind->userdata;
+            dlx__gpu_idle_settle(kind->device, of ? of->share->deadline : 0);
+            dlx__error_clear();
+            return;
+        }
+        free(leaving);
+    }
+    if (has_ended || dlx__gpu_has_ended(dlx__gpu_work_wait(&work)))
+        dlx__gpu_export_unref(arena->owner);
     dlx__error_clear();
 }
 
-static void free_gpu_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena)
+/* Deleted tensors of a heap, when a thread waits for the work that may use them. */
+struct settling {
+    struct dlx_gpu_idle idle; /* the first member */
+    atomic_uint refs;         /* the heap's, and the thread's */
+    atomic_bool is_over;
+};
+
+static struct settling *settling_unref(struct settling *settling)
 {
-    wait_for_device(kind);
-    dlx__gpu_export_unref(arena->owner);
+    if (settling && atomic_fetch_sub_explicit(&settling->refs, 1, memory_order_acq_rel) == 1)
+        free(settling);
+    return NULL;
+}
+
+static void end_settling(struct dlx_gpu_idle *idle, int result)
+{
+    struct settling *settling = (struct settling *)(void *)idle;
+    (void)result;
+    atomic_store_explicit(&settling->is_over, true, memory_order_release);
+    (void)settling_unref(settling);
+}
+
+static struct settling *begin_settling(DLDevice device)
+{
+    const struct dlx_gpu_work work = work_now(device);
+    struct settling *settling = calloc(1, sizeof *settling);
+    if (!settling)
+        return NULL;
+    atomic_init(&settling->refs, 2);
+    if (dlx__gpu_when_idle(&settling->idle, &work, end_settling))
+        return settling;
+    free(settling);
+    return NULL;
+}
+
+/* Tensors that were deleted lie in memory which is to be used again. The first call for them waits
+ * for the work on the GPU, as long as it may; the next ones only look. */
+static bool settle_deleted(const struct dlx_heap_kind *kind)
+{
+    struct dlx_gpu_heap *of = kind->userdata;
+    if (!of->settling) {
+        of->settling = begin_settling(kind->device);
+        ++*of->share->n_waits;
+        dlx__gpu_idle_settle(kind->device, of->share->deadline);
+        dlx__error_clear();
+    }
+    if (!of->settling || !atomic_load_explicit(&of->settling->is_over, memory_order_acquire))
+        return false;
+    of->settling = settling_unref(of->settling);
+    return true;
 }
 
 /* ---- heaps --------------------------------------------------------------------------------- */
@@ -191,11 +279,11 @@ static struct dlx_gpu_heap *find(const struct dlx_publisher *p, DLDevice device)
 
 static int heap_new(struct dlx_publisher *p, DLDevice device, struct dlx_heap **ret)
 {
-    const struct dlx_heap_kind kind = {.device = device,
-                                       .align = ALIGN,
-                                       .least = ARENA_LEAST,
-                                       .free_arena = free_gpu_arena,
-                                       .settle = wait_for_device};
+    struct dlx_heap_kind kind = {.device = device,
+                                 .align = ALIGN,
+                                 .least = ARENA_LEAST,
+                                 .free_arena = free_gpu_arena,
+                                 .settle = settle_deleted};
     struct dlx_gpu_uuid uuid;
     int r = dlx__gpu_uuid((int32_t)device.device_type, device.device_id, &uuid);
     if (r == 0)
@@ -205,6 +293,8 @@ static int heap_new(struct dlx_publisher *p, DLDevice device, struct dlx_heap **
     struct dlx_gpu_heap *of = calloc(1, sizeof *of);
     if (!of)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a publisher's memory");
+    of->share = p->gpu;
+    kind.userdata = of;
     r = dlx__heap_new_of(&of->heap, p->generation, &kind);
     if (r < 0) {
         free(of);
@@ -229,8 +319,11 @@ static struct dlx_gpu_heap *close_heaps(struct dlx_gpu_heap *first)
 {
     while (first) {
         struct dlx_gpu_heap *of = first;
+        DLDevice device = dlx__heap_kind(of->heap)->device;
         first = of->next;
         dlx__heap_close(of->heap);
+        dlx__gpu_idle_settle(device, dlx__deadline(END_NS)); /* of arenas that went before */
+        (void)settling_unref(of->settling);
         free(of);
     }
     return NULL;
@@ -301,6 +394,8 @@ static int find_heap_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64
                           struct dlx_block **ret)
 {
     char why[DLX_ERROR_TEXT_SIZE];
+    DLDevice device = dlx__heap_kind(heap)->device;
+    uint32_t n_done = dlx__gpu_idle_n_done(device);
     int r = dlx__publisher_reclaim(p, heap, size, false, ret);
     if (r != DLX_E_FULL)
         return r;
@@ -313,16 +408,18 @@ static int find_heap_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64
     (void)dlx__heap_put_anywhere(heap, before);
     if (r != DLX_E_FULL)
         return r;
-    bool any = false;
-    for (uint32_t id; grown == DLX_E_NO_MEMORY && (id = dlx__heap_find_any_empty(heap)); any = true)
+    for (uint32_t id; grown == DLX_E_NO_MEMORY && (id = dlx__heap_find_any_empty(heap));)
         dlx__heap_drop(heap, id);
-    if (any) {
+    if (grown == DLX_E_NO_MEMORY) {
+        dlx__gpu_idle_settle(device, p->gpu->deadline);
+        tell_gone(p->gpu);
+    }
+    if (grown == DLX_E_NO_MEMORY && dlx__gpu_idle_n_done(device) != n_done) {
         grown = grow_heap_and_take(p, heap, size, ret);
         if (grown == 0)
             return 0;
         memcpy(why, dlx__error_message(), sizeof why);
     }
-    DLDevice device = dlx__heap_kind(heap)->device;
     return dlx__fail(grown, "topic %s: no memory for %s on %s: %s", p->topic, DLX_AMOUNT(size),
                      DLX_DEVICE(device), why);
 }
@@ -341,15 +438,24 @@ static void trim(struct dlx_publisher *p, struct dlx_heap *heap)
     of->next_trim = dlx__writer_head(&p->core) + (uint64_t)DLX_TRIM_EVERY * p->args.depth;
 }
 
-static int heap_block(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,
-                      struct dlx_block **ret)
+static int heap_block_until(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,
+                            uint64_t deadline, struct dlx_block **ret)
 {
+    p->gpu->deadline = deadline;
     trim(p, heap);
     int r = dlx__heap_take(heap, size, ret);
     if (r == DLX_E_FULL)
         r = find_heap_room(p, heap, size, ret);
+    p->gpu->deadline = 0;
     tell_gone(p->gpu);
     return r;
+}
+
+/* Of dlx_alloc(), which waits for as long as a request may take. */
+static int heap_block(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,
+                      struct dlx_block **ret)
+{
+    return heap_block_until(p, heap, size, dlx__deadline(p->client->timeout_ns), ret);
 }
 
 static struct dlx_block *block_of(const struct dlx_publisher *p,
@@ -381,6 +487,7 @@ static void share_collect(struct dlx_publisher *p)
 {
     while (p->gpu->n_parcels > 0 && dlx__writer_reclaim(&p->core, false) > 0)
         ;
+    tell_gone(p->gpu);
 }
 
 /* Also who died unnoticed, since the daemon that would tell may be gone. */
@@ -463,7 +570,8 @@ static void parcel_unref(struct dlx_gpu_parcel *parcel)
         dlx__gpu_event_end(&parcel->events[i]);
     share->n_parcels--;
     share->n_mortal -= parcel->is_mortal;
-    if (share->is_over && parcel->is_mortal) {
+    bool may_be_written = !dlx__gpu_has_ended(parcel->job.result);
+    if ((share->is_over && parcel->is_mortal) || may_be_written) {
         leave(parcel);
         return;
     }
@@ -597,7 +705,7 @@ static int note_work(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel, DLD
     int r = dlx__gpu_event_record((int32_t)device.device_type, device.device_id, stream, &event,
                                   &waited);
     if (r == 1 && (p->is_guarded || parcel->n_devices == DEVICES_MAX)) {
-        r = dlx__gpu_event_wait(&event);
+        r = dlx__gpu_event_wait(&event); /* after an error nothing is published */
         dlx__gpu_event_end(&event);
         waited = true;
     }
@@ -687,6 +795,19 @@ static int share_tensor(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel,
     return 0;
 }
 
+/* The copy may be under way. Returns `code`, with its message. */
+static int give_failed_copy(struct dlx_heap *heap, struct dlx_block *block, int code)
+{
+    char why[DLX_ERROR_TEXT_SIZE];
+    DLDevice device = dlx__heap_kind(heap)->device;
+    memcpy(why, dlx__error_message(), sizeof why);
+    if (dlx__gpu_has_ended(dlx__gpu_wait_device((int32_t)device.device_type, device.device_id)))
+        dlx__heap_give(heap, block);
+    else
+        dlx__heap_give_unsettled(heap, block);
+    return dlx__fail(code, "%s", why);
+}
+
 /* Publish a copy in memory of dlx_alloc() instead. It is complete when this returns, so the caller
  * may reuse the original at once. The thread's error says why the original cannot be shared. */
 static int stage_tensor(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel, const DLTensor *t,
@@ -705,14 +826,12 @@ static int stage_tensor(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel, 
     if (r == 0)
         r = heap_of(p, t->device, &heap);
     if (r == 0)
-        r = heap_block(p, heap, item->record.size, &block);
+        r = heap_block_until(p, heap, item->record.size, dlx__deadline(args->timeout_ns), &block);
     if (r < 0)
         return r;
     r = dlx__gpu_copy(type, device, dlx__block_data(block), data, item->record.size, args->stream);
-    if (r < 0) {
-        dlx__heap_give(heap, block);
-        return r;
-    }
+    if (r < 0)
+        return give_failed_copy(heap, block, r);
     p->stats.gpu_waits++;
     block->next = parcel->blocks;
     parcel->blocks = block;

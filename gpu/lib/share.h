@@ -19,6 +19,8 @@ struct dlx_gpu_share {
     uint64_t keep_number;      /* of the connection with the keeper; from 1 */
     uint64_t number;           /* see struct dlx_gpu_publisher */
     struct dlx_writer *core;   /* the publisher's */
+    uint64_t *n_waits;         /* of its counters, `gpu_waits` */
+    uint64_t deadline;         /* of waits for the GPU in this call; 0: it does not wait */
     uint32_t n_parcels;
     uint32_t n_mortal; /* parcels that end with this process */
     bool is_over;      /* what comes back now is LEFT */

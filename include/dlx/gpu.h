@@ -84,7 +84,8 @@
  * the CPU from which a GPU copies are released likewise, once a stream was named.
  *
  * Graphs. While a stream of the process is captured, name the streams of each tensor that is
- * deleted: CUDA refuses to wait for all work on the GPU then, and invalidates the capture.
+ * deleted: CUDA refuses to wait for all work on the GPU then, and invalidates the capture. Where it
+ * refuses, as also in a host function, the tensor is held until a thread could wait.
  */
 
 #include <dlx/dlx.h>
@@ -197,7 +198,8 @@ DLX_API void *dlx_cuda_malloc(size_t size, int device, void *stream);
 
 /**
  * Frees memory of dlx_cuda_malloc(). It waits until all work of this process on the GPU is done, as
- * cudaFree() does, and unmaps the memory here.
+ * cudaFree() does, and unmaps the memory here. If the driver refuses to wait, as in a host
+ * function, a thread does both.
  *
  * A published tensor must stay allocated until its deleter was called. If its memory is freed
  * before, processes that have opened it keep it until they close it. NULL, and memory that is not

@@ -25,7 +25,7 @@ struct dlx_publisher_stats {
     uint64_t unprotected;     /**< debug mode: messages that could not be protected completely */
     uint64_t deleted_again;   /**< deleters called on tensors that had been published */
     uint64_t cut; /**< links cut: they held more than their limit, or dlpackd disconnected them */
-    uint64_t gpu_waits;       /**< waits of dlx_publish() for a GPU, where no thread could */
+    uint64_t gpu_waits;       /**< waits of dlx_publish() and dlx_alloc() for a GPU */
     uint64_t gpu_arena_bytes; /**< GPU memory for dlx_alloc(), now */
 };
 
@@ -48,7 +48,7 @@ struct dlx_subscription_stats {
     uint32_t n_held;       /**< messages held now */
     uint32_t n_publishers; /**< publishers attached now */
     uint64_t gpu_waits;    /**< waits of deleters and dlx_message_tensor_on() for a GPU */
-    uint64_t gpu_errors;   /**< releases that could not wait because the GPU is lost */
+    uint64_t gpu_errors;   /**< releases after an error of the GPU that ended its work */
     uint64_t pinned_bytes; /**< shared memory of publishers that is pinned now */
     uint64_t pin_failures; /**< arenas that could not be pinned or unpinned */
     /** Streams of dlx_message_tensor_on() that continued before the tensor was ready: its publisher

@@ -444,6 +444,23 @@ GPU_TEST(a_release_that_gets_no_event_waits_and_is_counted, DLX_TEST_GPU_FAILURE
     dlx_test_gpu_check_count(STANDIN_EVENTS, 0);
 }
 
+/* Those that cuda.h says end the context: gpu/cuda_load.c. */
+static const CUresult ends[] = {
+    (CUresult)226,
+    CUDA_ERROR_ILLEGAL_ADDRESS,
+    CUDA_ERROR_LAUNCH_TIMEOUT,
+    CUDA_ERROR_ASSERT,
+    CUDA_ERROR_HARDWARE_STACK_ERROR,
+    CUDA_ERROR_ILLEGAL_INSTRUCTION,
+    CUDA_ERROR_MISALIGNED_ADDRESS,
+    CUDA_ERROR_INVALID_ADDRESS_SPACE,
+    CUDA_ERROR_INVALID_PC,
+    CUDA_ERROR_LAUNCH_FAILED,
+    (CUresult)721,
+    CUDA_ERROR_MPS_CLIENT_TERMINATED,
+    CUDA_ERROR_EXTERNAL_DEVICE,
+};
+
 static void lose_context_while_releasing(int sock)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
@@ -453,7 +470,7 @@ static void lose_context_while_releasing(int sock)
     dlx_test_gpu_gate_shut(&gate, stream);
     t->deleter(t);
     dlx_test_gpu_wait_held(x.s, 1);
-    CU_OK(standin.standin_poison(CUDA_ERROR_LAUNCH_FAILED));
+    CU_OK(standin.standin_poison(ends[dlx_test_gpu_variant]));
     dlx_test_gpu_gate_open(&gate);
     dlx_test_gpu_wait_held(x.s, 0);
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
@@ -462,8 +479,10 @@ static void lose_context_while_releasing(int sock)
     dlx_test_gpu_turn(sock);
 }
 
-GPU_TEST(an_error_of_the_gpu_releases_and_is_counted, DLX_TEST_GPU_FAILURES)
+GPU_LOOP_TEST(an_error_of_the_gpu_releases_and_is_counted, 0, (int)DLX_ARRAY_SIZE(ends),
+              DLX_TEST_GPU_FAILURES)
 {
+    dlx_test_gpu_variant = _i;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(lose_context_while_releasing);
     dlx_test_gpu_await(peer.sock);
     dlx_test_gpu_kill(&peer); /* what its context lost is not to be looked for */

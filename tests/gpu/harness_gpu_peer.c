@@ -4,7 +4,7 @@
 #if DLX_TEST_HAS_GPU
 #include "gpu/exports.h"
 #include "gpu/imports.h"
-#include "gpu/malloc.h"
+#include "gpu/lib/malloc.h"
 #include "tests/harness/fds.h"
 #include "tests/gpu/harness_gpu_machine.h"
 #include "tests/harness/patience.h"

@@ -5,7 +5,7 @@
 
 #include "gpu/backend.h"
 #include "gpu/exports.h"
-#include "gpu/malloc.h"
+#include "gpu/lib/malloc.h"
 #include "tests/harness/run.h"
 #include <dlpack/dlpack.h>
 

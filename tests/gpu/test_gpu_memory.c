@@ -6,7 +6,7 @@
 #if DLX_TEST_HAS_GPU
 #include "gpu/exports.h"
 #include "gpu/imports.h"
-#include "gpu/malloc.h"
+#include "gpu/lib/malloc.h"
 #include "tests/harness/fork.h"
 #include <dlpack/dlpack.h>
 #include <fcntl.h>

@@ -6,7 +6,7 @@
 #if DLX_TEST_HAS_GPU
 #include "gpu/exports.h"
 #include "gpu/imports.h"
-#include "gpu/malloc.h"
+#include "gpu/lib/malloc.h"
 #include <dlpack/dlpack.h>
 
 #define FD_TYPE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR

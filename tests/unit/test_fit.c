@@ -208,9 +208,11 @@ LOOP_TEST(random_sizes_take_little_more_than_they_need, 0, (int)DLX_ARRAY_SIZE(l
         give(held[--n_held]);
 }
 
-static void unmap_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena)
+static void unmap_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena,
+                        bool is_end)
 {
     (void)kind;
+    (void)is_end;
     ck_assert_int_eq(munmap(arena->map, arena->size), 0);
 }
 

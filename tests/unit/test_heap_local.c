@@ -112,24 +112,30 @@ TEST(a_local_tensor_outlives_its_publisher)
 }
 
 static DLManagedTensorVersioned *deleted_meanwhile;
-static uint32_t n_settled;
+static uint32_t n_settled, n_refused; /* the next ones are */
 
 /* Waits for the work of a GPU, during which another tensor is deleted. */
-static void settle(const struct dlx_heap_kind *kind)
+static bool settle(const struct dlx_heap_kind *kind)
 {
     DLManagedTensorVersioned *tensor = dlx_steal(deleted_meanwhile);
     (void)kind;
     n_settled++;
     if (tensor)
         tensor->deleter(tensor);
+    if (n_refused == 0)
+        return true;
+    n_refused--;
+    return false;
 }
 
 static unsigned n_arenas_freed;
 
-static void count_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena)
+static void count_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena,
+                        bool is_end)
 {
     (void)kind;
     (void)arena;
+    (void)is_end;
     n_arenas_freed++;
 }
 
@@ -171,6 +177,42 @@ TEST(a_tensor_that_is_deleted_during_the_wait_for_others_is_waited_for_again)
     ck_assert_uint_eq(n_settled, 1);
     dlx__heap_collect(heap);
     ck_assert_uint_eq(n_settled, 2);
+}
+
+/* The driver may refuse to wait. */
+TEST(a_deleted_tensor_that_was_not_waited_for_is_not_used_again_before_it_was)
+{
+    open_counted();
+    add_counted();
+    DLManagedTensorVersioned *first = export_block(take(100), 100);
+    DLManagedTensorVersioned *second = export_block(take(100), 100);
+    n_refused = 2;
+    first->deleter(first);
+    ck_assert(!fits(100));
+    second->deleter(second);
+    ck_assert(!fits(100)); /* the first one is asked for alone */
+    struct dlx_block *block = take(100);
+    ck_assert_ptr_eq(&block->tensor, first);
+    ck_assert_uint_eq(n_settled, 3);
+    struct dlx_block *other = take(100);
+    ck_assert_ptr_eq(&other->tensor, second);
+    ck_assert_uint_eq(n_settled, 4);
+    give(block);
+    give(other);
+}
+
+TEST(a_heap_that_is_closed_waits_for_no_deleted_tensor)
+{
+    open_counted();
+    add_counted();
+    DLManagedTensorVersioned *tensor = export_block(take(100), 100);
+    n_refused = 1;
+    tensor->deleter(tensor);
+    dlx__heap_collect(heap);
+    n_arenas_freed = 0;
+    close_heap();
+    ck_assert_uint_eq(n_settled, 1);
+    ck_assert_uint_eq(n_arenas_freed, 1);
 }
 
 /* A publisher that cannot go on with the next daemon has what it had before. What it got from that

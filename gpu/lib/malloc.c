@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "gpu/malloc.h"
+#include "gpu/lib/malloc.h"
 #include "common/error.h"
 #include "gpu/imports.h"
+#include "gpu/lib/idle.h"
 #include <inttypes.h>
 #include <pthread.h>
 
 struct allocation {
+    struct dlx_gpu_idle idle; /* the first member */
     struct allocation *next;
     struct dlx_gpu_memory memory;
 };
@@ -84,13 +86,27 @@ static struct allocation *take_out(const void *memory)
     return a;
 }
 
+static void close_allocation(struct dlx_gpu_idle *idle, int result)
+{
+    struct allocation *a = (struct allocation *)(void *)idle;
+    (void)result;
+    a->memory.ops->close(&a->memory);
+    free(a);
+}
+
+/* If no thread can be had where the driver does not wait, the memory stays until the process ends:
+ * work may use it. */
 void dlx__gpu_free(void *memory)
 {
     struct allocation *a = memory && !dlx__gpu_is_forked() ? take_out(memory) : NULL;
     if (!a)
         return;
-    /* After an error the work has ended, too. */
-    (void)dlx__gpu_wait_device(a->memory.ops->device_type, a->memory.device);
-    a->memory.ops->close(&a->memory);
-    free(a);
+    const struct dlx_gpu_work work =
+        dlx__gpu_work_now(a->memory.ops->device_type, a->memory.device);
+    int r = dlx__gpu_work_wait(&work);
+    if (dlx__gpu_has_ended(r))
+        close_allocation(&a->idle, r);
+    else
+        (void)dlx__gpu_when_idle(&a->idle, &work, close_allocation);
+    dlx__error_clear();
 }

@@ -28,7 +28,8 @@ int dlx__gpu_allocate_arena(struct dlx_gpu_exports *exports, int32_t device_type
 int dlx__gpu_malloc(int32_t device_type, int32_t device, uint64_t size, void **ret);
 
 /*
- * Unmap it, when all work of this process on its GPU is done. The memory itself stays for as long
+ * Unmap it, when all work of this process on its GPU is done; if the driver does not wait, as in a
+ * host function, a thread unmaps it later (gpu/lib/idle.h). The memory itself stays for as long
  * as an export, a descriptor or another process has it. NULL, and what dlx__gpu_malloc() did not
  * return, are left alone, as is all memory in a forked child.
  */
