@@ -48,6 +48,8 @@ _Static_assert(DLX_SHM_ALLOCATION_SIZE == DLX_GPU_HEADER_SIZE, "a description wi
 /* How long the end of a publisher waits for those who hold tensors. */
 #define END_NS        INT64_C(2000000000)
 #define PAUSE_MOST_MS 16
+/* How long an allocation waits for those that were told to close what was freed. */
+#define CLOSE_NS UINT64_C(100000000)
 
 /* Streams with these numbers are special ones, of which each device has its own. */
 #define SPECIAL_STREAMS 2U
@@ -162,6 +164,7 @@ static void tell_gone(struct dlx_gpu_share *share)
     while (dlx__gpu_exports_next_gone(share->exports, &id)) {
         dlx__gpu_keep_drop(share->keep, id);
         dlx__writer_note_freed(share->core, id);
+        share->told_ns = dlx__now_ns();
     }
 }
 
@@ -389,6 +392,30 @@ static int grow_heap_and_take(struct dlx_publisher *p, struct dlx_heap *heap, ui
     return r;
 }
 
+/* The driver has no more. Free arenas that nothing is in. The keeper and subscribers close what was
+ * freed a moment after they were told, so the memory is there a little later. */
+static int free_and_grow(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,
+                         uint32_t n_done, struct dlx_block **ret)
+{
+    DLDevice device = dlx__heap_kind(heap)->device;
+    for (uint32_t id; (id = dlx__heap_find_any_empty(heap));)
+        dlx__heap_drop(heap, id);
+    dlx__gpu_idle_settle(device, p->gpu->deadline);
+    tell_gone(p->gpu);
+    uint64_t until = p->gpu->told_ns + CLOSE_NS;
+    if (dlx__gpu_idle_n_done(device) == n_done && dlx__now_ns() >= until)
+        return DLX_E_NO_MEMORY; /* nothing was freed lately */
+    int r = grow_heap_and_take(p, heap, size, ret);
+    until = DLX_MIN(until, p->gpu->deadline);
+    p->stats.gpu_waits += r == DLX_E_NO_MEMORY && dlx__now_ns() < until;
+    for (int pause_ms = 1; r == DLX_E_NO_MEMORY && dlx__now_ns() < until;
+         pause_ms = DLX_MIN(2 * pause_ms, PAUSE_MOST_MS)) {
+        (void)poll(NULL, 0, pause_ms);
+        r = grow_heap_and_take(p, heap, size, ret);
+    }
+    return r;
+}
+
 /* No more memory of the GPU: the stream goes on with what it has, if that is enough. */
 static int find_heap_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,
                           struct dlx_block **ret)
@@ -408,18 +435,8 @@ static int find_heap_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64
     (void)dlx__heap_put_anywhere(heap, before);
     if (r != DLX_E_FULL)
         return r;
-    for (uint32_t id; grown == DLX_E_NO_MEMORY && (id = dlx__heap_find_any_empty(heap));)
-        dlx__heap_drop(heap, id);
-    if (grown == DLX_E_NO_MEMORY) {
-        dlx__gpu_idle_settle(device, p->gpu->deadline);
-        tell_gone(p->gpu);
-    }
-    if (grown == DLX_E_NO_MEMORY && dlx__gpu_idle_n_done(device) != n_done) {
-        grown = grow_heap_and_take(p, heap, size, ret);
-        if (grown == 0)
-            return 0;
-        memcpy(why, dlx__error_message(), sizeof why);
-    }
+    if (grown == DLX_E_NO_MEMORY && free_and_grow(p, heap, size, n_done, ret) == 0)
+        return 0;
     return dlx__fail(grown, "topic %s: no memory for %s on %s: %s", p->topic, DLX_AMOUNT(size),
                      DLX_DEVICE(device), why);
 }

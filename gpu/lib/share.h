@@ -21,6 +21,7 @@ struct dlx_gpu_share {
     struct dlx_writer *core;   /* the publisher's */
     uint64_t *n_waits;         /* of its counters, `gpu_waits` */
     uint64_t deadline;         /* of waits for the GPU in this call; 0: it does not wait */
+    uint64_t told_ns;          /* when subscribers were told last that memory was freed */
     uint32_t n_parcels;
     uint32_t n_mortal; /* parcels that end with this process */
     bool is_over;      /* what comes back now is LEFT */

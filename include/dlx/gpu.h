@@ -23,7 +23,9 @@
  * tensor was not published, its deleter may be called while work that uses it is queued: its memory
  * is reused when all work of this process on the GPU is done. Additional errors of dlx_alloc():
  * DLX_E_DEVICE (no such GPU, driver or backend), DLX_E_NO_MEMORY (the GPU has no more),
- * DLX_E_NO_DAEMON and others (there is no keeper).
+ * DLX_E_NO_DAEMON and others (there is no keeper). If the GPU has no more and the publisher has
+ * just freed memory, dlx_alloc() waits up to 0.1 s until subscribers have closed it, and counts it
+ * in `gpu_waits`.
  *
  * Publishing. dlx_publish() and dlx_publish_set() pass on without a copy: tensors of dlx_alloc(),
  * memory of cudaMalloc and hipMalloc, and memory that its owner lets be shared by descriptors, such

@@ -134,6 +134,20 @@ GPU_TEST(a_full_device_gives_up_what_is_not_used, DLX_TEST_GPU_CHOICE)
     dlx_test_gpu_segment_free(&others);
 }
 
+/* Its descriptor is in the keeper, and subscribers may have it open: both close it soon after they
+ * were told. */
+GPU_TEST(an_allocation_waits_until_what_was_freed_is_closed_elsewhere, DLX_TEST_GPU_FAILURES)
+{
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
+    DLManagedTensorVersioned *t = dlx_test_gpu_alloc_empty(x.p, LARGE);
+    t->deleter(t);
+    ck_assert(standin.standin_fail("cuMemCreate", 1, 5, CUDA_ERROR_OUT_OF_MEMORY));
+    auto_tensor *larger = dlx_test_gpu_alloc_empty(x.p, 2 * LARGE);
+    ck_assert_uint_eq(standin.standin_fail_clear(), 5);
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 1);
+    ck_assert_uint_ge(dlx_test_stream_stats(x.p).gpu_waits, 1);
+}
+
 static struct dlx_test_gpu_end own;
 static DLManagedTensorVersioned *made;
 
