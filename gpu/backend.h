@@ -87,7 +87,8 @@ struct dlx_gpu_api {
     int (*event_wait)(const struct dlx_gpu_event *event, bool block);
     void (*event_end)(struct dlx_gpu_event *event);
     /* See dlx__gpu_gate_shut(). NULL: streams cannot wait for the CPU. */
-    int (*gate_shut)(int32_t device, void *stream, struct dlx_gpu_gate *ret);
+    int (*gate_shut)(int32_t device, void *stream, bool are_kernels_loaded,
+                     struct dlx_gpu_gate *ret);
     void (*gate_open)(struct dlx_gpu_gate *gate);
     /* See dlx__gpu_wait_stream(), dlx__gpu_work_now() and dlx__gpu_work_wait(). `own` is NULL if
      * the backend has one context for each device. */

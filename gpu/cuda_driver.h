@@ -23,6 +23,7 @@
     X(cuDevicePrimaryCtxRelease)                                                                   \
     X(cuDevicePrimaryCtxGetState)                                                                  \
     X(cuCtxGetId)                                                                                  \
+    X(cuModuleGetLoadingMode)                                                                      \
     X(cuCtxGetCurrent)                                                                             \
     X(cuCtxGetDevice)                                                                              \
     X(cuCtxSynchronize)                                                                            \
@@ -163,7 +164,10 @@ int dlx__cuda_event_wait(const struct dlx_gpu_event *event, bool block);
 void dlx__cuda_event_end(struct dlx_gpu_event *event);
 
 /* gpu/cuda_gate.c */
-int dlx__cuda_gate_shut(int32_t device, void *stream, struct dlx_gpu_gate *ret);
+/* The driver is about to be initialised, as far as this library knows: note what it reads. */
+void dlx__cuda_gate_note_queues(void);
+int dlx__cuda_gate_shut(int32_t device, void *stream, bool are_kernels_loaded,
+                        struct dlx_gpu_gate *ret);
 void dlx__cuda_gate_open(struct dlx_gpu_gate *gate);
 
 /* gpu/cuda_host.c */

@@ -6,12 +6,19 @@
  * primary context by the first gate, and stays so until that context ends: a stream whose gate was
  * opened may read its word much later. A word only ever rises, and the stream waits until it is at
  * least as great as after this gate: so the word serves the next gate as soon as it is written.
+ *
+ * A gate must hold up its own stream only. With one hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1)
+ * it would hold up all streams of the process. And a driver that loads kernels lazily may wait for
+ * all work of the context when one is launched for the first time, and keeps other threads out of
+ * its context meanwhile: the launch waits for the publisher then, or in a cycle of processes for
+ * ever, since the thread that says when a message of this process is ready does not come in either.
  */
 #include "common/atomic.h"
 #include "common/error.h"
 #include "gpu/cuda_driver.h"
 #include <pthread.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 
 /* The time limit of the trial of a device, which takes microseconds or never ends. */
@@ -20,17 +27,49 @@
 #define DEVICES_MAX 64
 #define N_WORDS     (DLX_PAGE / sizeof(dlx_atomic_u32))
 
+/* Streams beside one that waits: the program's own work may hold up some. */
+#define N_BESIDE 3
+
 /* The words of a context. They are never freed. */
 struct dlx_gpu_gate_page {
     unsigned long long context; /* its id */
-    bool works;                 /* the trial passed */
-    dlx_atomic_u32 *words;      /* word 0 is the trial's */
+    enum {
+        PAGE_FAILED,    /* the trial, or a call before it */
+        PAGE_ONE_QUEUE, /* a stream that waits holds up the others */
+        PAGE_WORKS,
+    } state;
+    dlx_atomic_u32 *words; /* word 0 is the trial's */
     CUdeviceptr at;
     atomic_bool is_used[N_WORDS];
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for `pages` */
 static struct dlx_gpu_gate_page *pages[DEVICES_MAX];
+
+/* ---- the hardware queues -------------------------------------------------------------------- */
+
+/* The driver reads the environment when it is initialised, or when a context is made: whichever it
+ * is, and whoever did it, the number that was there at one of the times that this library sees is
+ * believed if it is 1. If none was seen, the trial finds out. */
+static atomic_bool was_one_queue;
+
+static bool is_one_queue_set(void)
+{
+    const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    char *end = NULL;
+    return text && strtol(text, &end, 10) < 2 && end != text;
+}
+
+void dlx__cuda_gate_note_queues(void)
+{
+    atomic_store_explicit(&was_one_queue, is_one_queue_set(), memory_order_relaxed);
+}
+
+static int fail_one_queue(void)
+{
+    return dlx__fail(DLX_E_DEVICE, "all streams share a hardware queue, as with "
+                                   "CUDA_DEVICE_MAX_CONNECTIONS=1: raise it");
+}
 
 /* ---- the page of a context ----------------------------------------------------------------- */
 
@@ -51,14 +90,35 @@ static int map_words(const struct dlx_cuda *cu, struct dlx_gpu_gate_page *page)
     return 0;
 }
 
-/* The trial makes real calls on a new stream, which has to wait, and to go on when the word is
- * written. A stream that does not go on is not destroyed. */
+/* Does another stream go on, while one waits? It has nothing to do but to see that a word is at
+ * least 0. */
+static bool goes_on_beside(const struct dlx_cuda *cu, const struct dlx_gpu_gate_page *page)
+{
+    uint64_t end = dlx__now_ns() + TRIAL_NS;
+    CUstream streams[N_BESIDE];
+    int n = 0;
+    bool goes_on = false;
+    while (n < N_BESIDE && cu->cuStreamCreate(&streams[n], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS)
+        (void)cu->cuStreamWaitValue32(streams[n++], page->at, 0, CU_STREAM_WAIT_VALUE_GEQ);
+    do {
+        for (int i = 0; i < n && !goes_on; i++)
+            goes_on = cu->cuStreamQuery(streams[i]) == CUDA_SUCCESS;
+        (void)sched_yield();
+    } while (!goes_on && dlx__now_ns() < end);
+    while (n > 0)
+        (void)cu->cuStreamDestroy(streams[--n]);
+    return goes_on;
+}
+
+/* The trial makes real calls on a new stream, which has to wait, while others go on, and to go on
+ * when the word is written. A stream that does not go on is not destroyed. */
 static int try_stream(const struct dlx_cuda *cu, struct dlx_gpu_gate_page *page, CUstream stream)
 {
     CUresult result = cu->cuStreamWaitValue32(stream, page->at, 1, CU_STREAM_WAIT_VALUE_GEQ);
     if (result != CUDA_SUCCESS)
         return dlx__cuda_fail(cu, result, "cuStreamWaitValue32");
     bool waits = cu->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
+    bool goes_on = goes_on_beside(cu, page);
     dlx_store32_release(&page->words[0], 1);
     uint64_t end = dlx__now_ns() + TRIAL_NS;
     do {
@@ -69,7 +129,10 @@ static int try_stream(const struct dlx_cuda *cu, struct dlx_gpu_gate_page *page,
     } while (dlx__now_ns() < end);
     if (result != CUDA_SUCCESS)
         return dlx__cuda_fail(cu, result, "a CUDA stream does not see what the CPU writes");
-    return waits ? 0 : dlx__fail(DLX_E_DEVICE, "a CUDA stream does not wait for a word");
+    if (!waits)
+        return dlx__fail(DLX_E_DEVICE, "a CUDA stream does not wait for a word");
+    page->state = goes_on ? PAGE_WORKS : PAGE_ONE_QUEUE;
+    return 0;
 }
 
 static int try_page(const struct dlx_cuda *cu, struct dlx_gpu_gate_page *page)
@@ -100,15 +163,19 @@ static int find_page(const struct dlx_cuda *cu, int32_t device, struct dlx_gpu_g
         if (!page)
             return dlx__fail(DLX_E_NO_MEMORY, "words for streams to wait for");
         page->context = context;
-        page->works = try_page(cu, page) == 0;
+        if (is_one_queue_set())
+            page->state = PAGE_ONE_QUEUE;
+        else
+            (void)try_page(cu, page);
         pages[device] = page; /* the previous page may have gates that are shut */
     }
     *ret = page;
-    return page->works ? 0
-                       : dlx__fail(DLX_E_DEVICE,
-                                   "streams of CUDA device %d cannot wait for "
-                                   "words of the CPU",
-                                   device);
+    if (page->state == PAGE_ONE_QUEUE)
+        return fail_one_queue();
+    return page->state == PAGE_WORKS
+               ? 0
+               : dlx__fail(DLX_E_DEVICE,
+                           "streams of CUDA device %d cannot wait for words of the CPU", device);
 }
 
 /* ---- gates --------------------------------------------------------------------------------- */
@@ -141,14 +208,30 @@ static int check_context(const struct dlx_cuda *cu, CUstream stream)
     return its == mine ? 0 : dlx__fail(DLX_E_DEVICE, "the stream is not of a primary context");
 }
 
+static int check_process(const struct dlx_cuda *cu, bool are_kernels_loaded)
+{
+    CUmoduleLoadingMode mode = CU_MODULE_LAZY_LOADING;
+    if (atomic_load_explicit(&was_one_queue, memory_order_relaxed))
+        return fail_one_queue();
+    CUresult result = are_kernels_loaded ? CUDA_SUCCESS : cu->cuModuleGetLoadingMode(&mode);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "cuModuleGetLoadingMode");
+    return are_kernels_loaded || mode == CU_MODULE_EAGER_LOADING
+               ? 0
+               : dlx__fail(DLX_E_DEVICE, "CUDA loads kernels lazily: set "
+                                         "CUDA_MODULE_LOADING=EAGER, or see kernels_loaded");
+}
+
 /* The context is current. */
-static int shut(const struct dlx_cuda *cu, int32_t device, CUstream stream,
+static int shut(const struct dlx_cuda *cu, int32_t device, CUstream stream, bool are_kernels_loaded,
                 struct dlx_gpu_gate *ret)
 {
     struct dlx_gpu_gate_page *page = NULL;
     int r = dlx__cuda_check_stream(cu, stream);
     if (r == 0)
         r = check_context(cu, stream);
+    if (r == 0)
+        r = check_process(cu, are_kernels_loaded);
     if (r < 0)
         return r;
     (void)pthread_mutex_lock(&lock);
@@ -167,7 +250,8 @@ static int shut(const struct dlx_cuda *cu, int32_t device, CUstream stream,
     return dlx__cuda_fail(cu, result, "cuStreamWaitValue32");
 }
 
-int dlx__cuda_gate_shut(int32_t device, void *stream, struct dlx_gpu_gate *ret)
+int dlx__cuda_gate_shut(int32_t device, void *stream, bool are_kernels_loaded,
+                        struct dlx_gpu_gate *ret)
 {
     const struct dlx_cuda *cu;
     struct dlx_cuda_scope scope;
@@ -181,7 +265,7 @@ int dlx__cuda_gate_shut(int32_t device, void *stream, struct dlx_gpu_gate *ret)
         return r;
     if (!entered)
         return dlx__fail(DLX_E_DEVICE, "CUDA device %d has no primary context", device);
-    r = shut(cu, device, stream, ret);
+    r = shut(cu, device, stream, are_kernels_loaded, ret);
     dlx__cuda_leave(&scope);
     return r;
 }

@@ -72,6 +72,7 @@ static int cuda_load_load(void)
                              functions[i].name);
         memcpy((char *)&cuda + functions[i].offset, &p, sizeof p);
     }
+    dlx__cuda_gate_note_queues();
     CUresult result = cuda.cuInit(0);
     /* The driver returns this in a child of a process that had used it, by us or by others. */
     if (result == CUDA_ERROR_NOT_INITIALIZED)

@@ -142,13 +142,14 @@ void dlx__gpu_event_end(struct dlx_gpu_event *event)
     *event = (struct dlx_gpu_event){0};
 }
 
-int dlx__gpu_gate_shut(int32_t device_type, int32_t device, void *stream, struct dlx_gpu_gate *ret)
+int dlx__gpu_gate_shut(int32_t device_type, int32_t device, void *stream, bool are_kernels_loaded,
+                       struct dlx_gpu_gate *ret)
 {
     const struct dlx_gpu_api *api = NULL;
     struct dlx_gpu_gate gate = {0};
     int r = dlx__gpu_is_forked() ? dlx__gpu_fail_forked() : dlx__gpu_api(device_type, &api);
     if (r == 0)
-        r = api->gate_shut ? api->gate_shut(device, stream, &gate)
+        r = api->gate_shut ? api->gate_shut(device, stream, are_kernels_loaded, &gate)
                            : dlx__fail(DLX_E_DEVICE, "streams of %s do not wait", api->name);
     if (r < 0)
         return r;

@@ -88,9 +88,13 @@ void dlx__gpu_event_end(struct dlx_gpu_event *event);
  * follow: it makes no call of the driver, so any thread may call it, and at any time.
  * DLX_E_INVALID: the stream is being captured, and nothing was done. DLX_E_DEVICE and others: the
  * stream cannot wait, since the backend, the device (a trial with real calls decides, once for each
- * context) or this stream (the legacy default stream, for which others would wait) do not let it.
+ * context), this stream (the legacy default stream, for which others would wait) or the process
+ * does not let it: all of its streams may share one hardware queue, or the driver loads kernels
+ * with their first launch, which may wait for all work. `are_kernels_loaded`: there are no first
+ * launches.
  */
-int dlx__gpu_gate_shut(int32_t device_type, int32_t device, void *stream, struct dlx_gpu_gate *ret);
+int dlx__gpu_gate_shut(int32_t device_type, int32_t device, void *stream, bool are_kernels_loaded,
+                       struct dlx_gpu_gate *ret);
 void dlx__gpu_gate_open(struct dlx_gpu_gate *gate);
 
 /*

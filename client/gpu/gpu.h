@@ -35,14 +35,14 @@ struct dlx_message;
 struct dlx_message_gpu;
 struct dlx_subscriber_link;
 
-/* Streams that went on before a tensor was ready. */
-struct dlx_gpu_late {
+/* For an event: streams that went on before a tensor was ready; that the CPU waited in place of
+ * streams. */
+struct dlx_gpu_report {
     uint64_t n;
     uint64_t n_told;                    /* by events */
     int code;                           /* of the last one, */
-    char reason[DLX_EVENT_REASON_SIZE]; /* which limit it met, if that is why, */
-                                        /* and what it waited for: */
-    uint32_t pid;
+    char reason[DLX_EVENT_REASON_SIZE]; /* why, if that says more than the code, */
+    uint32_t pid;                       /* and the publisher */
     uint64_t link;
     uint64_t publisher;
     char topic[DLX_TOPIC_MAX + 1];
@@ -138,7 +138,9 @@ struct dlx_gpu_receiver_table {
     void (*end)(struct dlx_gpu_receiver *receiver);
     void (*stats)(struct dlx_gpu_receiver *receiver, struct dlx_subscription_stats *stats);
     /* Tells which streams went on too early, unless that was told already. */
-    bool (*tell_late)(struct dlx_gpu_receiver *receiver, struct dlx_gpu_late *ret);
+    bool (*tell_late)(struct dlx_gpu_receiver *receiver, struct dlx_gpu_report *ret);
+    /* Likewise, why the CPU waited in place of a stream for the first time. */
+    bool (*tell_waited)(struct dlx_gpu_receiver *receiver, struct dlx_gpu_report *ret);
     /* How many releases threads have completed: a number that wraps. */
     uint32_t (*n_released)(struct dlx_gpu_receiver *receiver);
     /* Wait until that is another number than `n`, if a release is under way. Returns 0; DLX_E_EMPTY

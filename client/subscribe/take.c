@@ -726,12 +726,13 @@ int dlx_drop_retained(struct dlx_client *c, const char *topic)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static void tell_late(struct dlx_subscription *s)
+static void tell_of_gpu(struct dlx_subscription *s, enum dlx_event_kind kind,
+                        bool (*tell)(struct dlx_gpu_receiver *, struct dlx_gpu_report *))
 {
-    struct dlx_gpu_late late;
-    if (s->gpu && dlx__gpu_receiver()->tell_late(s->gpu, &late))
-        dlx__events_push(&s->events, DLX_EVENT_LATE, late.link, late.publisher, late.pid,
-                         late.topic, *late.reason ? late.reason : dlx_strerror(late.code));
+    struct dlx_gpu_report report;
+    if (tell(s->gpu, &report))
+        dlx__events_push(&s->events, kind, report.link, report.publisher, report.pid, report.topic,
+                         *report.reason ? report.reason : dlx_strerror(report.code));
 }
 
 /* What a take would notice: a caller that has taken everything, and waits for the end of a
@@ -754,7 +755,10 @@ int dlx_subscription_next_event(struct dlx_subscription *s, struct dlx_event *re
     int r = dlx__subscription_begin(s, "dlx_subscription_next_event");
     if (r < 0)
         return r;
-    tell_late(s);
+    if (s->gpu) {
+        tell_of_gpu(s, DLX_EVENT_LATE, dlx__gpu_receiver()->tell_late);
+        tell_of_gpu(s, DLX_EVENT_CPU_WAITED, dlx__gpu_receiver()->tell_waited);
+    }
     if (s->events.n == 0)
         look_for_ends(s);
     for (uint32_t i = 0; i < s->n_links; i++) /* an arena may have been mapped late */

@@ -192,22 +192,38 @@ static void wait_settle(struct dlx_gpu_receiver *receiver, struct dlx_gpu_wait *
         (void)poll(NULL, 0, 1);
 }
 
+/* Locked. */
+static void report(struct dlx_gpu_report *report, const struct dlx_subscriber_link *link, int code,
+                   const char *reason)
+{
+    report->n++;
+    report->code = code;
+    (void)snprintf(report->reason, sizeof report->reason, "%s", reason);
+    report->pid = link->pid;
+    report->link = link->id;
+    report->publisher = link->publisher;
+    memcpy(report->topic, link->topic, sizeof report->topic);
+}
+
 static void note_late(struct dlx_gpu_receiver *receiver, const struct dlx_gpu_wait *wait)
 {
-    const struct dlx_subscriber_link *link = wait->args.m->link;
-    struct dlx_gpu_late *late = &receiver->late;
-    char text[LIMIT_TEXT_SIZE];
+    char text[LIMIT_TEXT_SIZE], reason[DLX_EVENT_REASON_SIZE] = "";
     (void)pthread_mutex_lock(&receiver->lock);
-    late->n++;
-    late->code = wait->over;
-    late->reason[0] = '\0';
     if (wait->over == DLX_E_TIMEOUT)
-        (void)snprintf(late->reason, sizeof late->reason, "not ready within %s",
+        (void)snprintf(reason, sizeof reason, "not ready within %s",
                        describe_limit(&wait->args.limit, text));
-    late->pid = link->pid;
-    late->link = link->id;
-    late->publisher = link->publisher;
-    memcpy(late->topic, link->topic, sizeof late->topic);
+    report(&receiver->late, wait->args.m->link, wait->over, reason);
+    (void)pthread_mutex_unlock(&receiver->lock);
+}
+
+/* The CPU is about to wait, since the stream cannot, as the message of the error says. */
+static void note_wait(struct dlx_gpu_receiver *receiver, const struct dlx_subscriber_link *link,
+                      int code)
+{
+    atomic_fetch_add_explicit(&receiver->n_waits, 1, memory_order_relaxed);
+    (void)pthread_mutex_lock(&receiver->lock);
+    if (receiver->waited.n == 0)
+        report(&receiver->waited, link, code, dlx__error_message());
     (void)pthread_mutex_unlock(&receiver->lock);
 }
 
@@ -398,7 +414,8 @@ int dlx__gpu_wait_add(struct dlx_gpu_receiver *receiver, const struct dlx_gpu_wa
         .over = DLX_GPU_WAITING, .deadline = dlx__deadline(args->limit.ns), .args = *args};
     atomic_init(&wait->refs, 2);
     atomic_init(&wait->result, DLX_GPU_WAITING);
-    int r = dlx__gpu_gate_shut(args->device_type, args->device, args->stream, &wait->gate);
+    int r = dlx__gpu_gate_shut(args->device_type, args->device, args->stream,
+                               receiver->are_kernels_loaded, &wait->gate);
     if (r < 0) {
         add(receiver, NULL);
         free(wait);
@@ -731,6 +748,7 @@ static int receiver_begin(const struct dlx_subscribe_args *asked, struct dlx_gpu
     }
     receiver->stream_timeout_ns = asked->stream_timeout_ns;
     receiver->device = device;
+    receiver->are_kernels_loaded = asked->kernels_loaded;
     atomic_init(&receiver->refs, 1);
     (void)pthread_mutex_init(&receiver->lock, NULL);
     *ret = receiver;
@@ -1012,7 +1030,7 @@ static int await_tensor(struct dlx_export *e, void *const *stream)
         if (r == 0)
             return 0;
         if (r != DLX_E_INVALID) /* it is being captured */
-            count(&receiver_of(e)->n_waits);
+            note_wait(receiver_of(e), m->link, r);
     }
     if (r != DLX_E_INVALID) {
         dlx__error_clear();
@@ -1045,13 +1063,24 @@ static void receiver_stats(struct dlx_gpu_receiver *receiver, struct dlx_subscri
     (void)pthread_mutex_unlock(&receiver->lock);
 }
 
-static bool tell_late(struct dlx_gpu_receiver *receiver, struct dlx_gpu_late *ret)
+static bool tell(struct dlx_gpu_receiver *receiver, struct dlx_gpu_report *report,
+                 struct dlx_gpu_report *ret)
 {
     (void)pthread_mutex_lock(&receiver->lock);
-    *ret = receiver->late;
-    receiver->late.n_told = receiver->late.n;
+    *ret = *report;
+    report->n_told = report->n;
     (void)pthread_mutex_unlock(&receiver->lock);
     return ret->n > ret->n_told;
+}
+
+static bool tell_late(struct dlx_gpu_receiver *receiver, struct dlx_gpu_report *ret)
+{
+    return tell(receiver, &receiver->late, ret);
+}
+
+static bool tell_waited(struct dlx_gpu_receiver *receiver, struct dlx_gpu_report *ret)
+{
+    return tell(receiver, &receiver->waited, ret);
 }
 
 static void receiver_stop(struct dlx_gpu_receiver *receiver)
@@ -1117,6 +1146,7 @@ const struct dlx_gpu_receiver_table dlx__gpu_receive_table = {
     .end = receiver_end,
     .stats = receiver_stats,
     .tell_late = tell_late,
+    .tell_waited = tell_waited,
     .n_released = n_released,
     .wait_released = wait_released,
     .link_begin = link_begin,

@@ -49,10 +49,11 @@ struct dlx_gpu_releaser {
 
 struct dlx_gpu_receiver {
     atomic_uint refs;
-    int64_t stream_timeout_ns; /* as of dlx_subscribe_args */
+    int64_t stream_timeout_ns; /* as of dlx_subscribe_args, */
+    bool are_kernels_loaded;   /* likewise */
     struct dlx_pin *pin;       /* NULL: nothing is pinned */
     DLDevice device;           /* that tensors are for; zeros: the one that each lies on */
-    _Atomic uint64_t n_waits;  /* releases that waited in the deleter */
+    _Atomic uint64_t n_waits;  /* of the CPU: in deleters, and in place of streams */
     _Atomic uint64_t n_errors; /* releases that could not wait for the work */
     pthread_mutex_t lock;      /* for what follows */
     bool is_over;              /* the subscription has ended: callers wait themselves */
@@ -64,7 +65,8 @@ struct dlx_gpu_receiver {
     bool has_waiter;
     uint32_t n_announced;       /* waits that will be added, or not */
     struct dlx_gpu_wait *waits; /* a list */
-    struct dlx_gpu_late late;
+    struct dlx_gpu_report late;
+    struct dlx_gpu_report waited;
     dlx_atomic_u32 changed; /* counts what was added, and the end; a futex */
 };
 

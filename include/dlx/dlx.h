@@ -574,6 +574,11 @@ struct dlx_subscribe_args {
      *  GPU of its kind are mapped for it, and say that they are on it, which takes peer access
      *  between the two. Zeros: a tensor is for the GPU that it lies on. */
     DLDevice device;
+    /** GPUs: while a stream of dlx_message_tensor_on() waits, this program launches no CUDA kernel
+     *  for the first time, as after a round in which it has used each. Then streams wait also where
+     *  CUDA loads kernels with their first launch (CUDA_MODULE_LOADING is not EAGER), which may
+     *  wait for the publisher, too. False: the CPU waits there, and `gpu_waits` counts it. */
+    bool kernels_loaded;
 };
 #define DLX_PUBLISHERS_ANY UINT32_MAX  /**< for `n_publishers`: dlx_take() never ends */
 #define DLX_HISTORY_NONE   UINT32_MAX  /**< for `history`: no earlier message, even if retained */

@@ -38,6 +38,9 @@ enum dlx_event_kind {
      *  publishers: `publisher` is 0 then. A daemon of protocol 2.7 does not tell `publisher`, `pid`
      *  and `topic`: they are 0, 0 and that of the subscription. */
     DLX_EVENT_UNSEEN = 7,
+    /** For a subscription, once: dlx_message_tensor_on() waited itself, since its stream could not
+     *  wait for a publisher. `reason` says why, and what to do; `gpu_waits` counts all waits. */
+    DLX_EVENT_CPU_WAITED = 8,
 };
 
 #define DLX_EVENT_REASON_SIZE 96
@@ -50,8 +53,8 @@ struct dlx_event {
     uint64_t publisher;            /**< id of the publisher */
     uint64_t missed;               /**< events dropped before this one: 64 are kept */
     char topic[DLX_TOPIC_MAX + 1]; /**< of the publisher */
-    /** Why the link was cut, the memory is not pinned, the last tensor was not ready, or a
-     *  publisher was not seen; "" for other events. */
+    /** Why the link was cut, the memory is not pinned, the last tensor was not ready, a publisher
+     *  was not seen, or the CPU waited; "" for other events. */
     char reason[DLX_EVENT_REASON_SIZE];
 };
 

@@ -106,11 +106,19 @@ extern "C" {
  * `stream_timeout_ns` of struct dlx_subscribe_args. Then the content has no meaning:
  * dlx_tensor_status() reports it, `gpu_late` counts it, and there is an event DLX_EVENT_LATE.
  *
- * Some streams cannot wait for the CPU: those of HIP; those of a device on which a trial with real
- * calls failed; the legacy default stream, since all others would wait with it; more than 1023 at
- * once; and those of a subscription that has ended. For them this call waits as
- * dlx_message_tensor() does, and counts it in `gpu_waits`. For a tensor on the CPU the stream has
- * no effect. The tensor is released as if dlx_tensor_used_on() had named the stream.
+ * Some streams cannot wait for the CPU:
+ *
+ *   - those of a process in which CUDA loads kernels with their first launch, as it does unless
+ *     CUDA_MODULE_LOADING=EAGER is set before its driver is initialised: such a launch may wait for
+ *     all streams. `kernels_loaded` of struct dlx_subscribe_args says that there is none;
+ *   - those of a process whose streams share one hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1),
+ *     and the legacy default stream, since all others would wait with it;
+ *   - those of HIP, of a device on which a trial with real calls failed, and of a subscription that
+ *     has ended; and more than 1023 at once.
+ *
+ * For them this call waits as dlx_message_tensor() does, and counts it in `gpu_waits`; the first
+ * time an event DLX_EVENT_CPU_WAITED gives the reason. For a tensor on the CPU the stream has no
+ * effect. The tensor is released as if dlx_tensor_used_on() had named the stream.
  *
  * Returns as dlx_message_tensor(); DLX_E_INVALID (also: the tensor is not ready and the stream is
  * being captured; nothing was done).

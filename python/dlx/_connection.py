@@ -114,6 +114,7 @@ class Methods:
         spin=None,
         pin=None,
         stream_timeout=None,
+        kernels_loaded=False,
         private=False,
         device=None,
     ):
@@ -147,6 +148,10 @@ class Methods:
                   has written a tensor on a GPU; then it continues without, and `status`, `gpu_late`
                   and a "late" event say so. float("inf"): without a limit; None: 5 s for
                   publishers of other users, without a limit for those of this user
+        kernels_loaded  True: while a stream waits, this program launches no CUDA kernel for the
+                  first time. Then streams wait also where CUDA loads kernels with their first
+                  launch, as it does unless CUDA_MODULE_LOADING=EAGER is set; False: the CPU waits
+                  there, which `gpu_waits` counts and a "cpu_waited" event tells
         private   tensors are writable, like those of msg.private(): no other object sees what is
                   written, not even another msg[key]. From 256 KiB on, a page is copied when it is
                   written to; a smaller tensor is copied at once. A tensor on a GPU raises
@@ -185,6 +190,7 @@ class Methods:
             publishers,
             pin,
             stream_timeout,
+            kernels_loaded,
             private,
             device,
             *busy,

@@ -228,7 +228,9 @@ class Event(structseq[object], tuple[str, str, int, int, int, int, str]):
     @property
     def kind(
         self,
-    ) -> Literal["joined", "left", "lost", "unpinned", "late", "reconnected", "unseen"]: ...
+    ) -> Literal[
+        "joined", "left", "lost", "unpinned", "late", "reconnected", "unseen", "cpu_waited"
+    ]: ...
     @property
     def topic(self) -> str: ...
     @property
@@ -597,6 +599,7 @@ class Connection:
         spin: float | Literal["never", "always"] | None = None,
         pin: Device | None = None,
         stream_timeout: float | None = None,
+        kernels_loaded: bool = False,
         private: bool = False,
         device: Device | None = None,
     ) -> Subscription: ...
@@ -629,6 +632,7 @@ class Connection:
         publishers: int | None,
         pin: Device | None,
         stream_timeout: float | None,
+        kernels_loaded: bool,
         private: bool,
         device: Device | None,
         spin: float | None = ...,

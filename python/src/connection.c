@@ -216,8 +216,8 @@ static int parse_stream_timeout(PyObject *object, int64_t *ret)
 }
 
 PyDoc_STRVAR(subscribe_doc, "_subscribe($self, topic, latest, history, reliable, max_held, "
-                            "timeout, publishers, pin, stream_timeout, private, device, "
-                            "spin=..., /)\n"
+                            "timeout, publishers, pin, stream_timeout, kernels_loaded, private, "
+                            "device, spin=..., /)\n"
                             "--\n"
                             "\n");
 static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
@@ -227,7 +227,7 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
     const char *topic;
     int64_t timeout_ns;
     bool latest = false, is_private = false;
-    if (check_number("_subscribe", n_args, 11, 12) < 0 || dlxpy_flag(args[1], &latest) < 0 ||
+    if (check_number("_subscribe", n_args, 12, 13) < 0 || dlxpy_flag(args[1], &latest) < 0 ||
         (args[2] != Py_None &&
          dlxpy_uint32(args[2], "history", UINT32_MAX - 1, &sub.history) < 0) ||
         dlxpy_flag(args[3], &sub.reliable) < 0 ||
@@ -236,9 +236,9 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         parse_publishers(args[6], &sub.n_publishers) < 0 ||
         dlxpy_gpu_device(args[7], "pin", &sub.pin) < 0 ||
         parse_stream_timeout(args[8], &sub.stream_timeout_ns) < 0 ||
-        dlxpy_flag(args[9], &is_private) < 0 ||
-        dlxpy_gpu_device(args[10], "device", &sub.device) < 0 ||
-        (n_args > 11 && parse_spin(args[11], &sub.spin_ns) < 0) ||
+        dlxpy_flag(args[9], &sub.kernels_loaded) < 0 || dlxpy_flag(args[10], &is_private) < 0 ||
+        dlxpy_gpu_device(args[11], "device", &sub.device) < 0 ||
+        (n_args > 12 && parse_spin(args[12], &sub.spin_ns) < 0) ||
         dlxpy_topic_of(args[0], &keep, &topic) < 0)
         return NULL;
     sub.mode = latest ? DLX_MODE_LATEST : DLX_MODE_ALL;

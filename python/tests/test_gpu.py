@@ -52,6 +52,7 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setenv("STANDIN", str(STANDIN))
     monkeypatch.setenv("STANDIN_MACHINE", str(tmp_path / "machine"))
     monkeypatch.setenv("STANDIN_DEVICES", "2")
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "EAGER")  # or no stream waits
 
 
 @pytest.fixture

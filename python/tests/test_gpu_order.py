@@ -129,6 +129,33 @@ until(lambda: s.stats()["n_held"] == 0)
 """)
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_where_cuda_loads_kernels_lazily_a_stream_waits_if_asked(held, monkeypatch, loaded):
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
+    held(f"""
+s.close()
+s = c.subscribe("gpu", timeout=60, kernels_loaded={loaded})
+publish(7)
+msg, seen = s.take(stream=a.handle), []
+def open_gate():
+    until(lambda: seen or s.stats()["gpu_waits"] == 1)
+    gate.open()
+thread = threading.Thread(target=open_gate)
+thread.start()
+taken = Taken(msg, stream=a.handle)
+seen.append(msg[0].status)
+thread.join()
+assert seen == ["waiting" if {loaded} else "ready"], seen
+wait_for(a)
+told = [e.reason for e in s.events() if e.kind == "cpu_waited"]
+assert len(told) == s.stats()["gpu_waits"] == (0 if {loaded} else 1), told
+assert all("CUDA_MODULE_LOADING=EAGER" in reason for reason in told), told
+taken.close()
+del msg, taken
+until(lambda: s.stats()["n_held"] == 0)
+""")
+
+
 def test_the_array_interface_names_the_stream_after_which_it_is_ready(held):
     held("""
 publish(3)

@@ -4,6 +4,7 @@
 
 #if DLX_TEST_HAS_GPU
 #include "client/subscribe/subscription.h"
+#include "gpu/cuda_driver.h"
 #include "gpu/lib/receive.h"
 #include <sched.h>
 
@@ -102,6 +103,158 @@ static bool take_waits(struct dlx_test_gpu_pair *pair, CUstream stream, const ch
     t->deleter(t);
     dlx_test_gpu_wait_held(pair->x.s, 0);
     return waited;
+}
+
+/* ---- streams that would hold up others ------------------------------------------------------- */
+
+enum { ONE_QUEUE, LAZY };
+
+static void set_environment(int what)
+{
+    ck_assert_int_eq(setenv(what == LAZY ? "CUDA_MODULE_LOADING" : "CUDA_DEVICE_MAX_CONNECTIONS",
+                            what == LAZY ? "LAZY" : "1", 1),
+                     0);
+}
+
+static void publish_until_told(int sock)
+{
+    dlx_test_gpu_await(sock);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    CUstream stream = dlx_test_gpu_stream();
+    ok(dlx_publisher_wait(x.p, 1, PATIENCE));
+    dlx_test_gpu_publish_behind(x.p, stream, &gate, 0);
+    dlx_test_gpu_turn(sock);
+    dlx_test_gpu_gate_open(&gate);
+    dlx_test_gpu_await(sock);
+    dlx_test_gpu_end(&x);
+}
+
+/* A thread of the program that uses a stream of its own while a tensor is waited for. */
+struct beside {
+    pthread_t thread;
+    int publisher; /* is told to go on */
+    const struct dlx_subscriber_link *link;
+    CUcontext context;
+    CUstream stream;
+    atomic_bool is_taken; /* and the stream waits, not the CPU */
+    atomic_bool is_done, is_told;
+};
+
+static void tell_publisher(struct beside *beside)
+{
+    if (!atomic_exchange(&beside->is_told, true))
+        dlx_test_gpu_tell(beside->publisher);
+}
+
+static void *work_beside(void *arg)
+{
+    struct beside *beside = arg;
+    CU_OK(cu.cuCtxSetCurrent(beside->context));
+    eventually(count_waits(beside->link) > 0 || atomic_load(&beside->is_taken));
+    dlx_test_gpu_spin(beside->stream, 0, 1000);
+    dlx_test_gpu_sync(beside->stream);
+    atomic_store(&beside->is_done, true);
+    tell_publisher(beside);
+    return NULL;
+}
+
+static void check_waited(struct dlx_test_gpu_end *x, const char *why)
+{
+    struct dlx_event event = {.size = sizeof event};
+    ck_assert_uint_eq(dlx_test_gpu_stats(x).gpu_waits, 1);
+    do
+        ok(dlx_subscription_next_event(x->s, &event));
+    while (event.kind != DLX_EVENT_CPU_WAITED);
+    ck_assert_str_eq(event.topic, "gpu/a");
+    ck_assert_msg(strstr(event.reason, why) != NULL, "%s", event.reason);
+    while (dlx_subscription_next_event(x->s, &event) == 0)
+        ck_assert_int_ne(event.kind, DLX_EVENT_CPU_WAITED);
+}
+
+/* With one hardware queue, or with kernels that are loaded with their first launch, a stream that
+ * waits would hold up the other one, and its thread. */
+static void check_others_go_on(struct dlx_test_gpu_end *x, const char *why)
+{
+    struct dlx_message *m = dlx_test_stream_next(x->s);
+    struct beside beside = {
+        .publisher = x->peer.sock, .link = m->link, .stream = dlx_test_gpu_stream()};
+    CUstream to = dlx_test_gpu_stream();
+    DLManagedTensorVersioned *t;
+    CU_OK(cu.cuCtxGetCurrent(&beside.context));
+    ck_assert_int_eq(pthread_create(&beside.thread, NULL, work_beside, &beside), 0);
+    ok(dlx_message_tensor_on(m, 0, to, &t));
+    atomic_store(&beside.is_taken, true);
+    dlx_message_unref(m);
+    for (uint64_t end = dlx__now_ns() + 10 * (uint64_t)SECOND;
+         !atomic_load(&beside.is_done) && dlx__now_ns() < end;)
+        (void)sched_yield();
+    bool went_on = atomic_load(&beside.is_done);
+    tell_publisher(&beside);
+    ck_assert_int_eq(pthread_join(beside.thread, NULL), 0);
+    dlx_test_gpu_sync(to);
+    ck_assert(went_on);
+    ck_assert_int_eq(dlx_tensor_status(t), 0);
+    dlx_test_gpu_check(t, N, 7);
+    check_waited(x, why);
+    t->deleter(t);
+    dlx_test_gpu_wait_held(x->s, 0);
+}
+
+GPU_LOOP_TEST(other_streams_go_on_while_a_publisher_is_waited_for, ONE_QUEUE, LAZY + 1, 0)
+{
+    set_environment(_i);
+    auto_gpu_end x = dlx_test_gpu_subscribe_to(publish_until_told, NULL);
+    check_others_go_on(&x,
+                       _i == LAZY ? "CUDA_MODULE_LOADING=EAGER" : "CUDA_DEVICE_MAX_CONNECTIONS=1");
+}
+
+/* The variable is set when 0: libdlx, 1: the program initialises the driver, and not any more when
+ * a stream is to wait. In the second case a trial finds out. */
+GPU_LOOP_TEST(the_number_of_queues_is_that_which_the_driver_has_read, 0, 2, 0)
+{
+    const struct dlx_cuda *driver;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_until_told);
+    set_environment(ONE_QUEUE);
+    if (_i == 0)
+        ok(dlx__cuda(&driver));
+    else
+        (void)dlx_test_gpu_context(0);
+    ck_assert_int_eq(unsetenv("CUDA_DEVICE_MAX_CONNECTIONS"), 0);
+    auto_gpu_end x = dlx_test_gpu_subscriber(NULL);
+    x.peer = peer;
+    x.is_awaited = true;
+    dlx_test_gpu_turn(peer.sock);
+    check_others_go_on(&x, "CUDA_DEVICE_MAX_CONNECTIONS=1");
+}
+
+static const char *const numbers[] = {"2", "10", "many", ""};
+
+GPU_LOOP_TEST(streams_wait_where_there_are_several_queues, 0, (int)DLX_ARRAY_SIZE(numbers), 0)
+{
+    ck_assert_int_eq(setenv("CUDA_DEVICE_MAX_CONNECTIONS", numbers[_i], 1), 0);
+    auto_gpu_pair pair = dlx_test_gpu_pair_new();
+    ck_assert(!take_waits(&pair, pair.to, NULL));
+}
+
+/* 1: and there is one hardware queue, of which it says nothing. */
+GPU_LOOP_TEST(streams_wait_where_the_program_says_that_its_kernels_are_loaded, 0, 2, 0)
+{
+    struct opener opener;
+    set_environment(LAZY);
+    if (_i == 1)
+        set_environment(ONE_QUEUE);
+    auto_gpu_pair pair = dlx_test_gpu_pair_new();
+    dlx_subscription_unref(pair.x.s);
+    ok(dlx_subscribe(pair.x.c, "gpu/a", SUBSCRIBE(.kernels_loaded = true), &pair.x.s));
+    dlx_test_gpu_publish_behind(pair.x.p, pair.from, &gate, 0);
+    opener_begin(&opener, &pair);
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_on(&pair.x, pair.to);
+    ck_assert_int_eq(opener_end(&opener), _i == 1);
+    dlx_test_gpu_sync(pair.to);
+    ck_assert_int_eq(dlx_tensor_status(t), 0);
+    ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_waits, (uint64_t)_i);
+    t->deleter(t);
+    dlx_test_gpu_wait_held(pair.x.s, 0);
 }
 
 /* No stream was named, so the deleter waits. */
@@ -204,7 +357,7 @@ GPU_TEST(a_trial_that_does_not_end_is_given_up_and_made_once, DLX_TEST_GPU_FAILU
         CU_OK(cu.cuStreamQuery(pair.to)); /* it was not touched */
         ck_assert_int_eq(dlx_tensor_status(t[i]), 0);
         ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_waits, i + 1);
-        dlx_test_gpu_check_calls("cuStreamWaitValue32", 1);
+        dlx_test_gpu_check_calls("cuStreamWaitValue32", 4); /* of the trial */
         t[i]->deleter(t[i]);
     }
     dlx_test_gpu_wait_held(pair.x.s, 0);
@@ -220,7 +373,7 @@ GPU_TEST(a_call_of_the_driver_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
     static const char *const calls[] = {
         "cuDeviceGet",      "cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxRetain",
         "cuCtxPushCurrent", "cuStreamIsCapturing",        "cuStreamGetCtx",
-        "cuCtxGetId",       "cuStreamWaitValue32",
+        "cuCtxGetId",       "cuModuleGetLoadingMode",     "cuStreamWaitValue32",
     };
     struct opener opener;
     own = dlx_test_gpu_pair_new();

@@ -35,11 +35,11 @@ static void teardown(void)
 /* ---- the calls ------------------------------------------------------------------------------- */
 
 int __wrap_dlx__gpu_gate_shut(int32_t device_type, int32_t device, void *stream,
-                              struct dlx_gpu_gate *ret);
+                              bool are_kernels_loaded, struct dlx_gpu_gate *ret);
 int __wrap_dlx__gpu_gate_shut(int32_t device_type, int32_t device, void *stream,
-                              struct dlx_gpu_gate *ret)
+                              bool are_kernels_loaded, struct dlx_gpu_gate *ret)
 {
-    (void)device_type, (void)device, (void)stream, (void)ret;
+    (void)device_type, (void)device, (void)stream, (void)are_kernels_loaded, (void)ret;
     return 0;
 }
 

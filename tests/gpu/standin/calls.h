@@ -38,6 +38,7 @@
     X(cuCtxGetCurrent, 4000, 0)                                                                    \
     X(cuCtxGetId, 12000, 0)                                                                        \
     X(cuCtxSynchronize, 2000, CONTEXT | SYNC | NEVER_CAPTURED)                                     \
+    X(cuModuleGetLoadingMode, 11070, 0)                                                            \
     X(cuMemGetInfo, 3020, CONTEXT)                                                                 \
     X(cuMemAlloc, 3020, CONTEXT | UNSAFE)                                                          \
     X(cuMemAllocManaged, 6000, CONTEXT | UNSAFE)                                                   \

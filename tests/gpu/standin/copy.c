@@ -168,10 +168,26 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream stream, CUhostFn function, void *arg)
     return enqueue(&call, stream, OP(OP_HOST_FUNCTION, .function = function, .arg = arg));
 }
 
+/* With its first launch, and when all work of the context has ended. */
+static CUresult kernel_load(struct context *context, standin_kernel *kernel)
+{
+    for (int i = 0; i < context->n_loaded; i++)
+        if (context->loaded[i] == kernel)
+            return CUDA_SUCCESS;
+    CUresult code = context_drain(context);
+    if (code == CUDA_SUCCESS &&
+        context->n_loaded < (int)(sizeof context->loaded / sizeof *context->loaded))
+        context->loaded[context->n_loaded++] = kernel;
+    return code;
+}
+
 CUresult standin_launch(CUstream stream, standin_kernel *kernel, void *arg)
 {
     ENTER(standin_launch);
     if (!kernel)
         return CUDA_ERROR_INVALID_VALUE;
+    CUresult loaded = state.is_lazy ? kernel_load(call.context, kernel) : CUDA_SUCCESS;
+    if (loaded != CUDA_SUCCESS)
+        return loaded;
     return enqueue(&call, stream, OP(OP_KERNEL, .kernel = kernel, .arg = arg));
 }

@@ -66,7 +66,18 @@ CUresult CUDAAPI cuInit(unsigned flags)
     find_devices();
     if (state.n_devices == 0)
         return CUDA_ERROR_NO_DEVICE;
+    const char *connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    const char *loading = getenv("CUDA_MODULE_LOADING");
+    state.has_one_queue = connections && atoi(connections) == 1;
+    state.is_lazy = !loading || strcmp(loading, "EAGER") != 0;
     state.is_initialised = true;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode *ret)
+{
+    ENTER(cuModuleGetLoadingMode);
+    *ret = state.is_lazy ? CU_MODULE_LAZY_LOADING : CU_MODULE_EAGER_LOADING;
     return CUDA_SUCCESS;
 }
 

@@ -15,6 +15,8 @@
  *   STANDIN_EVENTS           interprocess events of the machine (64)
  *   STANDIN_FAIL           "name:k:times:code,...": standin_fail() for each; name "*": any call
  *   CUDA_VISIBLE_DEVICES   as with the driver: ordinals or UUIDs
+ *   CUDA_DEVICE_MAX_CONNECTIONS   1: all streams of a context share one hardware queue
+ *   CUDA_MODULE_LOADING    unless EAGER, the first launch of a kernel waits for all work
  */
 
 #include <cuda.h>

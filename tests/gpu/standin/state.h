@@ -52,6 +52,11 @@ struct context {
     CUresult sticky; /* the first asynchronous error; every later call returns it */
     struct stream *legacy, *per_thread;
     int n_workers; /* threads of streams */
+    /* With one hardware queue: the last operation that waits, as what its stream has then done. */
+    struct stream *waiting;
+    uint64_t waiting_upto;
+    void (*loaded[16])(void *); /* kernels, where they are loaded lazily */
+    int n_loaded;
 };
 
 /* -- device memory ----------------------------------------------------------------------------- */
@@ -154,6 +159,8 @@ struct op {
     struct event *event;
     struct stream *stream;
     struct range *range;
+    struct stream *behind; /* in the hardware queue; NULL: nothing that waits */
+    uint64_t behind_upto;
 };
 
 struct stream {
@@ -175,6 +182,7 @@ struct state {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool is_initialised, is_forked;
+    bool has_one_queue, is_lazy; /* as the environment says in cuInit */
     int n_devices;
     int visible[MAX_DEVICES]; /* the machine's ordinal of each device */
     uint64_t last_id;         /* of contexts */

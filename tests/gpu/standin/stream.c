@@ -19,6 +19,11 @@ void op_free(struct op *op)
     free(op);
 }
 
+static bool context_runs(const struct context *context)
+{
+    return context->sticky == CUDA_SUCCESS && !context->is_destroyed;
+}
+
 /*
  * Runs the queue until the stream and its work have ended. A context with an error, or one that is
  * destroyed, runs nothing any more: its operations are dropped.
@@ -33,7 +38,9 @@ static void *stream_main(void *arg)
         struct op *op = STAILQ_FIRST(&s->queue);
         if (!op)
             break;
-        if (s->context->sticky == CUDA_SUCCESS && !s->context->is_destroyed)
+        while (op->behind && op->behind->completed < op->behind_upto && context_runs(s->context))
+            wait_change();
+        if (context_runs(s->context))
             op_run(s, op);
         STAILQ_REMOVE_HEAD(&s->queue, link);
         op_free(op);
@@ -114,8 +121,24 @@ static bool is_blocking(const struct stream *s)
     return s != s->context->legacy && !(s->flags & CU_STREAM_NON_BLOCKING);
 }
 
+/* The hardware waits for the host's word, an event or another stream: what was put into the same
+ * queue later waits, too. */
+static void put_in_one_queue(struct stream *s, struct op *op)
+{
+    struct context *context = s->context;
+    op->behind = context->waiting != s ? context->waiting : NULL;
+    op->behind_upto = context->waiting_upto;
+    if (op->kind != OP_WAIT_VALUE && op->kind != OP_WAIT_EVENT && op->kind != OP_WAIT_STREAM &&
+        op->kind != OP_HOST_FUNCTION)
+        return;
+    context->waiting = s;
+    context->waiting_upto = s->enqueued + 1;
+}
+
 static void append(struct stream *s, struct op *op)
 {
+    if (state.has_one_queue)
+        put_in_one_queue(s, op);
     STAILQ_INSERT_TAIL(&s->queue, op, link);
     s->enqueued++;
     pthread_cond_signal(&s->wake);
