@@ -55,7 +55,7 @@ static struct source **find_source(struct dlx_gpu_publisher publisher)
 static bool imports_has(const struct dlx_gpu_import *import, const struct dlx_gpu_import *like)
 {
     if (like->ops->opens_once) /* for reading and writing: those kinds have no other access */
-        return import->ops == like->ops && import->device == like->device &&
+        return import->ops == like->ops &&
                memcmp(import->token, like->token, sizeof import->token) == 0;
     return import->state != IMPORT_CLOSING && import->id == like->id &&
            import->device == like->device && import->access == like->access &&
@@ -140,6 +140,17 @@ static int fail_size(const struct dlx_gpu_handle *handle, uint64_t size)
         DLX_E_PROTOCOL,
         "the publisher says that its GPU memory %llu has %llu bytes, and has said %llu",
         (unsigned long long)handle->id, (unsigned long long)handle->size, (unsigned long long)size);
+}
+
+/* Of a kind that is opened once. */
+static int fail_device(const struct dlx_gpu_import *found, int32_t device)
+{
+    return dlx__fail(
+        DLX_E_DEVICE,
+        "GPU memory of kind %s is open for GPU %d and cannot be opened for GPU %d, since "
+        "a process opens it once: name the same GPU in all subscriptions, or publish "
+        "memory of dlx_alloc()",
+        dlx__gpu_kind_text(found->ops->kind), found->device, device);
 }
 
 static int import_own(const struct dlx_gpu_handle *handle, struct dlx_gpu_export *export,
@@ -265,7 +276,9 @@ int dlx__gpu_import(struct dlx_gpu_publisher publisher, const struct dlx_gpu_han
         (void)pthread_cond_wait(&settled, &lock);
         found = imports_find(entry); /* none, if it could not be opened: this thread says why */
     }
-    if (found && found->memory.size != handle->size) {
+    if (found && found->device != entry->device) {
+        r = fail_device(found, entry->device);
+    } else if (found && found->memory.size != handle->size) {
         r = fail_size(handle, found->memory.size);
     } else if (found) {
         found->state = IMPORT_USED;

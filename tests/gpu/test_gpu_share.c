@@ -197,6 +197,22 @@ GPU_TEST(memory_of_a_pool_is_opened_once_whoever_publishes_it, 0)
     dlx_test_gpu_check_count(STANDIN_POOL_IMPORTS, 0);
 }
 
+/* Another import for another GPU would end with the first one, too. */
+GPU_TEST(memory_of_a_pool_is_open_for_one_gpu_at_a_time, DLX_TEST_GPU_TWO)
+{
+    struct dlx_gpu_import *none;
+    begin_received(DLX_GPU_CUDA_POOL);
+    dlx_test_gpu_context(1);
+    dlx_test_gpu_context(0);
+    ok(open_received());
+    fails(dlx__gpu_import(DLX_TEST_GPU_PEER, &received, 1, DLX_GPU_READ, NULL, &none), DLX_E_DEVICE,
+          "is open for GPU 0 and cannot be opened for GPU 1");
+    ck_assert_uint_eq(dlx_test_gpu_word((CUdeviceptr)(uintptr_t)dlx__gpu_import_base(import)), 1);
+    dlx__gpu_import_unref(import);
+    ok(dlx__gpu_import(DLX_TEST_GPU_PEER, &received, 1, DLX_GPU_READ, NULL, &import));
+    dlx__gpu_import_unref(import);
+}
+
 GPU_LOOP_TEST(chunks_of_an_expandable_segment_are_side_by_side_in_another_process, 0, 3, 0)
 {
     static const uint32_t n_chunks[] = {3, 253, 300};
