@@ -10,6 +10,7 @@ import pathlib
 import platform
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import tempfile
@@ -80,7 +81,7 @@ class Daemon:
             command, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True
         )
         for _ in range(200):
-            if os.path.exists(self.socket):
+            if self.is_listening():
                 return
             if self.process.poll() is not None:
                 break
@@ -89,6 +90,11 @@ class Daemon:
         words = self.log.read()
         self.stop()
         raise Failure(f"dlpackd did not start: {words.strip()}")
+
+    def is_listening(self):
+        """The file of the socket is there before a process listens on it."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as ours:
+            return ours.connect_ex(self.socket) == 0
 
     def rss_mib(self):
         return proc_kib(f"{self.process.pid}/status", "VmRSS") / 1024

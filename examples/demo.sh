@@ -101,7 +101,7 @@ start_daemon() {
     pids+=($!)
     local i
     for ((i = 0; i < 100; i++)); do
-        if [ -S "$DLX_SOCKET" ]; then
+        if "$build/dlxctl" ls >/dev/null 2>&1; then # the file is there before dlpackd listens
             return
         fi
         kill -0 "${pids[0]}" 2>/dev/null || break

@@ -64,7 +64,8 @@ static DLManagedTensorVersioned *take_newest(struct gpu_bench_end *end, const ch
 static pid_t start_daemon(void)
 {
     const char *program = bm_text("dlpackd", "build/dlpackd"), *socket = getenv("DLX_SOCKET");
-    uint64_t end_ns = bm_now_ns() + 10 * SECOND_NS;
+    const struct dlx_connect_args args = {.size = sizeof args, .wait_ns = 10 * SECOND_NS};
+    struct dlx_client *client;
     if (!socket || access(socket, F_OK) == 0)
         bm_fail("DLX_SOCKET has to name a socket that is not there");
     pid_t pid = fork();
@@ -74,9 +75,8 @@ static pid_t start_daemon(void)
         (void)execl(program, "dlpackd", "--foreground", "--socket", socket, NULL);
         _exit(127);
     }
-    while (access(socket, F_OK) != 0)
-        if (bm_now_ns() > end_ns)
-            bm_fail("%s does not start", program);
+    bm_check(dlx_connect(&args, &client), program); /* its file is there before it listens */
+    dlx_client_unref(client);
     return pid;
 }
 
