@@ -228,17 +228,19 @@ PyObject *dlxpy_handle_events(struct dlxpy_handle *h,
 }
 
 static PyStructSequence_Field event_fields[] = {
-    {"kind",
-     "\"joined\", \"left\" (it closed), \"lost\" (its process died, or it was cut off), "
-     "\"unpinned\",\n"
-     "\"late\" (GPUs), or \"reconnected\" (this side has joined the daemon that took the place "
-     "of the last one)"},
+    {"kind", "\"joined\", \"left\" (it closed), \"lost\" (its process died, or it was cut off), "
+             "\"unpinned\",\n"
+             "\"late\" or \"cpu_waited\" (GPUs), \"unseen\" (it left before this side looked), or "
+             "\"reconnected\" (this side has joined the daemon that took the place "
+             "of the last one)"},
     {"topic", "of the publisher; of \"reconnected\": that of this side, or its pattern"},
     {"pid", "of the other side; of \"reconnected\": 0"},
     {"link", "id; of \"reconnected\": 0"},
     {"publisher", "id"},
     {"missed", "events before this one that were dropped: 64 are kept"},
-    {"reason", "why a publisher cut the link, or its memory is not pinned; else \"\""},
+    {"reason",
+     "why a publisher cut the link, its memory is not pinned, a stream went on too early or "
+     "could not wait, or a publisher was not seen; else \"\""},
     {NULL, NULL},
 };
 static PyStructSequence_Desc event_desc = {"dlx.Event", "A peer that came or left.", event_fields,

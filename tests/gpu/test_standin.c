@@ -5,6 +5,8 @@
 
 #if DLX_TEST_HAS_GPU
 #include <dlfcn.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 
 TEST(found_by_its_name)
 {
@@ -239,6 +241,96 @@ TEST(registered_memory_is_registered_once_and_unregistered_before_it_is_unmapped
     ck_assert_int_eq(munmap(p, 16384), 0);
     CU_OK(cu.cuMemHostUnregister(p));
     ck_assert_uint_eq(standin.standin_count(STANDIN_UNMAPPED_REGISTERED), 1);
+}
+
+static sem_t may_pass;
+
+static void CUDA_CB hold(void *arg)
+{
+    (void)arg;
+    (void)sem_wait(&may_pass);
+}
+
+/* Two streams, of which a host function holds the first. */
+static void hold_stream(CUstream *ret_held, CUstream *ret_other)
+{
+    ck_assert_int_eq(sem_init(&may_pass, 0, 0), 0);
+    CU_OK(cu.cuStreamCreate(ret_held, CU_STREAM_NON_BLOCKING));
+    CU_OK(cu.cuStreamCreate(ret_other, CU_STREAM_NON_BLOCKING));
+    CU_OK(cu.cuLaunchHostFunc(*ret_held, hold, NULL));
+}
+
+static void end_streams(CUstream held, CUstream other)
+{
+    CU_OK(cu.cuStreamSynchronize(held));
+    CU_OK(cu.cuStreamSynchronize(other));
+    CU_OK(cu.cuStreamDestroy(held));
+    CU_OK(cu.cuStreamDestroy(other));
+}
+
+static void nothing(void *arg)
+{
+    (void)arg;
+}
+
+/* 0: each stream has a queue of its own; 1: they share one. */
+LOOP_TEST(with_one_hardware_queue_a_stream_that_waits_holds_up_others, 0, 2)
+{
+    CUstream held, other;
+    ck_assert_int_eq(setenv("CUDA_DEVICE_MAX_CONNECTIONS", _i == 1 ? "1" : "8", 1), 0);
+    (void)dlx_test_gpu_context(0);
+    hold_stream(&held, &other);
+    CU_OK(standin.standin_launch(other, nothing, NULL));
+    if (_i == 0)
+        CU_OK(cu.cuStreamSynchronize(other));
+    else
+        for (uint64_t end = dlx__now_ns() + UINT64_C(20000000); dlx__now_ns() < end;)
+            CU_FAILS(cu.cuStreamQuery(other), CUDA_ERROR_NOT_READY);
+    ck_assert_int_eq(sem_post(&may_pass), 0);
+    end_streams(held, other);
+}
+
+struct launch {
+    CUcontext context;
+    CUstream stream;
+    atomic_bool is_done;
+};
+
+static void *launch_first(void *arg)
+{
+    struct launch *launch = arg;
+    CU_OK(cu.cuCtxSetCurrent(launch->context));
+    CU_OK(standin.standin_launch(launch->stream, nothing, NULL));
+    atomic_store(&launch->is_done, true);
+    return NULL;
+}
+
+/* 0: CUDA_MODULE_LOADING is EAGER; 1: it is not set; 2: and the kernel was launched before. */
+LOOP_TEST(the_first_launch_of_a_kernel_waits_where_it_is_loaded_lazily, 0, 3)
+{
+    struct launch launch = {.is_done = false};
+    CUmoduleLoadingMode mode;
+    CUstream held;
+    pthread_t thread;
+    if (_i > 0)
+        ck_assert_int_eq(unsetenv("CUDA_MODULE_LOADING"), 0);
+    launch.context = dlx_test_gpu_context(0);
+    CU_OK(cu.cuModuleGetLoadingMode(&mode));
+    ck_assert_int_eq(mode, _i == 0 ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING);
+    if (_i == 2)
+        CU_OK(standin.standin_launch(NULL, nothing, NULL));
+    hold_stream(&held, &launch.stream);
+    ck_assert_int_eq(pthread_create(&thread, NULL, launch_first, &launch), 0);
+    if (_i == 1)
+        for (uint64_t end = dlx__now_ns() + UINT64_C(20000000); dlx__now_ns() < end;)
+            ck_assert(!atomic_load(&launch.is_done));
+    else
+        ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(sem_post(&may_pass), 0);
+    if (_i == 1)
+        ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert(atomic_load(&launch.is_done));
+    end_streams(held, launch.stream);
 }
 
 #endif
