@@ -37,9 +37,13 @@ static void set_when_ready(struct dlx_gpu_order *order, struct dlx_gpu_job *job)
         (void)poll(NULL, 0, pause_ms);
         r = dlx__gpu_job_wait(job);
     }
+    if (order->has_thread) /* else nobody else knows of the job */
+        (void)pthread_mutex_lock(&order->lock);
     job->result = r;
-    if (dlx__gpu_has_ended(r))
+    if (job->word && dlx__gpu_has_ended(r))
         set(job->word, r < 0 ? DLX_GPU_FAILED : DLX_GPU_READY);
+    if (order->has_thread)
+        (void)pthread_mutex_unlock(&order->lock);
 }
 
 static void do_job(struct dlx_gpu_order *order, struct dlx_gpu_job *job)
@@ -79,10 +83,14 @@ static void *order_main(void *arg)
 static bool start_thread(struct dlx_gpu_order *order)
 {
     sigset_t all, before;
+    pthread_condattr_t attributes;
     if (order->has_thread)
         return true;
     (void)pthread_mutex_init(&order->lock, NULL);
-    (void)pthread_cond_init(&order->changed, NULL);
+    (void)pthread_condattr_init(&attributes);
+    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&order->changed, &attributes);
+    (void)pthread_condattr_destroy(&attributes);
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     order->has_thread = pthread_create(&order->thread, NULL, order_main, order) == 0;
@@ -129,14 +137,34 @@ bool dlx__gpu_order_is_idle(struct dlx_gpu_order *order)
     return is_idle;
 }
 
-void dlx__gpu_order_settle(struct dlx_gpu_order *order, struct dlx_gpu_job *job)
+void dlx__gpu_order_forget(struct dlx_gpu_order *order, struct dlx_gpu_job *job)
 {
     if (!order->has_thread)
         return;
     (void)pthread_mutex_lock(&order->lock);
-    while (job->is_queued || order->current == job)
-        (void)pthread_cond_wait(&order->changed, &order->lock);
+    job->word = NULL;
     (void)pthread_mutex_unlock(&order->lock);
+}
+
+bool dlx__gpu_order_settle(struct dlx_gpu_order *order, struct dlx_gpu_job *job, uint64_t deadline)
+{
+    const struct timespec end = {.tv_sec = (time_t)(deadline / UINT64_C(1000000000)),
+                                 .tv_nsec = (long)(deadline % UINT64_C(1000000000))};
+    bool is_late = false;
+    if (!order->has_thread)
+        return true;
+    (void)pthread_mutex_lock(&order->lock);
+    while (job->is_queued || order->current == job) {
+        if (is_late)
+            break;
+        if (deadline == UINT64_MAX)
+            (void)pthread_cond_wait(&order->changed, &order->lock);
+        else /* lint-allow: clock: the condition's is CLOCK_MONOTONIC */
+            is_late = pthread_cond_timedwait(&order->changed, &order->lock, &end) == ETIMEDOUT;
+    }
+    bool is_done = !job->is_queued && order->current != job;
+    (void)pthread_mutex_unlock(&order->lock);
+    return is_done;
 }
 
 void dlx__gpu_order_drain(struct dlx_gpu_order *order)

@@ -16,7 +16,8 @@
  *
  * If the publisher dies, the word stays PENDING for ever, and who waits notices the death.
  *
- * A message of which the word is PENDING is not reused: dlx__gpu_order_settle().
+ * Memory of a message of which the word is PENDING is not used again. Its manifest may be, once no
+ * subscriber holds the message: dlx__gpu_order_forget().
  */
 
 #include "common/atomic.h"
@@ -35,7 +36,7 @@ struct dlx_gpu_job {
     /* Called with the result of dlx__gpu_job_wait(). NULL: `word` is set. May free the job, if
      * nobody settles it. */
     void (*done)(struct dlx_gpu_job *job, int result);
-    dlx_atomic_u32 *word;
+    dlx_atomic_u32 *word; /* NULL: forgotten; guarded by the lock */
 };
 
 /* A thread, made by the first job. All zero: before that. One thread at a time adds jobs. */
@@ -60,8 +61,11 @@ bool dlx__gpu_order_is_idle(struct dlx_gpu_order *order);
 /* Wait here for the work of a job. Returns as dlx__gpu_event_wait(); unless the work may go on, the
  * events were ended. */
 int dlx__gpu_job_wait(struct dlx_gpu_job *job);
-/* Wait until the thread has done with the job. */
-void dlx__gpu_order_settle(struct dlx_gpu_order *order, struct dlx_gpu_job *job);
+/* The job's word is about to be used for something else: it is not set any more. */
+void dlx__gpu_order_forget(struct dlx_gpu_order *order, struct dlx_gpu_job *job);
+/* Wait until the thread has done with the job, at most until the deadline (0: only look). Returns
+ * whether it has. */
+bool dlx__gpu_order_settle(struct dlx_gpu_order *order, struct dlx_gpu_job *job, uint64_t deadline);
 /* Wait until it has done with all of them. From then on what the driver does not wait for is given
  * up: the job's `result` says so, and its word stays PENDING. */
 void dlx__gpu_order_drain(struct dlx_gpu_order *order);

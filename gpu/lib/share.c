@@ -7,6 +7,8 @@
  * parcel goes when these do:
  *
  *     NEW --> PUBLISHED --> its tensors' deleters are called, and it is freed
+ *      |          |  |                            ^
+ *      |          |  +--> UNWRITTEN --------------+   nobody needs it, and the GPU still writes it
  *      |          |
  *      |          +--> LEFT    its publisher ended, and a subscriber still holds the message, or
  *      |                       the driver could not wait for what writes it: to free it would be
@@ -72,7 +74,7 @@ struct dlx_gpu_heap {
 struct dlx_gpu_parcel {
     struct dlx_block_guest guest; /* the first member: blocks refer to it */
     struct dlx_gpu_share *share;
-    struct dlx_gpu_parcel *next; /* of those that are LEFT */
+    struct dlx_gpu_parcel *next; /* of those that are UNWRITTEN, or LEFT */
     uint32_t n_refs;             /* the maker, and a block for each control block it is in */
     uint32_t n_exports;
     uint32_t n_tensors;
@@ -349,6 +351,8 @@ static void reader_died(struct dlx_publisher *p)
     tell_gone(p->gpu);
 }
 
+static void free_written(struct dlx_gpu_share *share);
+
 /* ---- blocks -------------------------------------------------------------------------------- */
 
 static int grow_heap(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size)
@@ -416,6 +420,22 @@ static int free_and_grow(struct dlx_publisher *p, struct dlx_heap *heap, uint64_
     return r;
 }
 
+/* Nobody needs some messages any more, but the GPU still writes them: wait until it has written
+ * enough of them, as long as the call may. `r` is the result so far. */
+static int take_written(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,
+                        struct dlx_block **ret, int r)
+{
+    struct dlx_gpu_share *share = p->gpu;
+    bool waits = r == DLX_E_FULL && share->unwritten && dlx__now_ns() < share->deadline;
+    p->stats.gpu_waits += waits;
+    while (waits && r == DLX_E_FULL && share->unwritten &&
+           dlx__gpu_order_settle(&share->order, &share->unwritten->job, share->deadline)) {
+        free_written(share);
+        r = dlx__heap_take(heap, size, ret);
+    }
+    return r;
+}
+
 /* No more memory of the GPU: the stream goes on with what it has, if that is enough. */
 static int find_heap_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,
                           struct dlx_block **ret)
@@ -423,7 +443,7 @@ static int find_heap_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64
     char why[DLX_ERROR_TEXT_SIZE];
     DLDevice device = dlx__heap_kind(heap)->device;
     uint32_t n_done = dlx__gpu_idle_n_done(device);
-    int r = dlx__publisher_reclaim(p, heap, size, false, ret);
+    int r = take_written(p, heap, size, ret, dlx__publisher_reclaim(p, heap, size, false, ret));
     if (r != DLX_E_FULL)
         return r;
     int grown = grow_heap_and_take(p, heap, size, ret);
@@ -431,14 +451,17 @@ static int find_heap_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64
         return 0;
     memcpy(why, dlx__error_message(), sizeof why);
     bool before = dlx__heap_put_anywhere(heap, true);
-    r = dlx__publisher_reclaim(p, heap, size, true, ret);
+    r = take_written(p, heap, size, ret, dlx__publisher_reclaim(p, heap, size, true, ret));
     (void)dlx__heap_put_anywhere(heap, before);
     if (r != DLX_E_FULL)
         return r;
     if (grown == DLX_E_NO_MEMORY && free_and_grow(p, heap, size, n_done, ret) == 0)
         return 0;
-    return dlx__fail(grown, "topic %s: no memory for %s on %s: %s", p->topic, DLX_AMOUNT(size),
-                     DLX_DEVICE(device), why);
+    return dlx__fail(grown, "topic %s: no memory for %s on %s: %s%s", p->topic, DLX_AMOUNT(size),
+                     DLX_DEVICE(device), why,
+                     p->gpu->unwritten ? "; messages that nobody needs any more keep theirs until "
+                                         "the GPU has written them: publish more slowly"
+                                       : "");
 }
 
 /* Arenas that nothing is in go back: memory of GPUs is scarce. */
@@ -459,6 +482,7 @@ static int heap_block_until(struct dlx_publisher *p, struct dlx_heap *heap, uint
                             uint64_t deadline, struct dlx_block **ret)
 {
     p->gpu->deadline = deadline;
+    free_written(p->gpu);
     trim(p, heap);
     int r = dlx__heap_take(heap, size, ret);
     if (r == DLX_E_FULL)
@@ -502,6 +526,7 @@ static void share_free(struct dlx_gpu_share *share)
 
 static void share_collect(struct dlx_publisher *p)
 {
+    free_written(p->gpu);
     while (p->gpu->n_parcels > 0 && dlx__writer_reclaim(&p->core, false) > 0)
         ;
     tell_gone(p->gpu);
@@ -517,6 +542,7 @@ static void collect_of_dead(struct dlx_publisher *p)
 static void share_end(struct dlx_publisher *p)
 {
     dlx__gpu_order_drain(&p->gpu->order);
+    free_written(p->gpu);
     if (p->gpu->n_mortal == 0)
         return;
     uint64_t deadline = dlx__now_ns() + END_NS;
@@ -554,7 +580,9 @@ static void hold_block(struct dlx_block_guest *guest, struct dlx_block *block)
 static void settle_block(const struct dlx_block *block)
 {
     struct dlx_gpu_parcel *parcel = parcel_of(block);
-    dlx__gpu_order_settle(&parcel->share->order, &parcel->job);
+    struct dlx_gpu_share *share = parcel->share;
+    *share->n_waits += !dlx__gpu_order_settle(&share->order, &parcel->job, 0);
+    (void)dlx__gpu_order_settle(&share->order, &parcel->job, UINT64_MAX);
 }
 
 /* LEFT ones: referred to, so that it is plain where they are. */
@@ -577,12 +605,10 @@ static void give_blocks(struct dlx_block *block)
     }
 }
 
-static void parcel_unref(struct dlx_gpu_parcel *parcel)
+/* What writes it has ended. */
+static void parcel_free(struct dlx_gpu_parcel *parcel)
 {
-    if (!parcel || --parcel->n_refs > 0)
-        return;
     struct dlx_gpu_share *share = parcel->share;
-    dlx__gpu_order_settle(&share->order, &parcel->job);
     for (uint32_t i = 0; i < parcel->job.n_events; i++) /* of one that was not published */
         dlx__gpu_event_end(&parcel->events[i]);
     share->n_parcels--;
@@ -602,6 +628,33 @@ static void parcel_unref(struct dlx_gpu_parcel *parcel)
     free(parcel->exports);
     free(parcel->own);
     free(parcel);
+}
+
+/* Publishing does not wait for what the GPU still writes: it is freed by a later call. */
+static void parcel_unref(struct dlx_gpu_parcel *parcel)
+{
+    if (!parcel || --parcel->n_refs > 0)
+        return;
+    struct dlx_gpu_share *share = parcel->share;
+    dlx__gpu_order_forget(&share->order, &parcel->job);
+    if (dlx__gpu_order_settle(&share->order, &parcel->job, 0)) {
+        parcel_free(parcel);
+        return;
+    }
+    if (share->unwritten)
+        share->last_unwritten->next = parcel;
+    else
+        share->unwritten = parcel;
+    share->last_unwritten = parcel;
+}
+
+static void free_written(struct dlx_gpu_share *share)
+{
+    struct dlx_gpu_parcel *parcel;
+    while ((parcel = share->unwritten) && dlx__gpu_order_settle(&share->order, &parcel->job, 0)) {
+        share->unwritten = parcel->next;
+        parcel_free(parcel);
+    }
 }
 
 /* The block that stood for a parcel came back. */

@@ -22,6 +22,7 @@ struct dlx_gpu_share {
     uint64_t *n_waits;         /* of its counters, `gpu_waits` */
     uint64_t deadline;         /* of waits for the GPU in this call; 0: it does not wait */
     uint64_t told_ns;          /* when subscribers were told last that memory was freed */
+    struct dlx_gpu_parcel *unwritten, *last_unwritten; /* a queue: they came back too early */
     uint32_t n_parcels;
     uint32_t n_mortal; /* parcels that end with this process */
     bool is_over;      /* what comes back now is LEFT */

@@ -38,14 +38,18 @@
  * thread's context if that is a context of the GPU, else of the GPU's primary context. On HIP, in
  * debug mode, and if the driver cannot make an event for the stream, as for one of a context that
  * is not a primary one, dlx_publish() waits and counts it (`gpu_waits`). A stream that is being
- * captured is refused with DLX_E_INVALID.
+ * captured is refused with DLX_E_INVALID. A message that nobody needs any more, and that the GPU
+ * still writes, keeps its memory meanwhile. dlx_publish() does not wait for that; dlx_alloc() does
+ * before it takes more memory, at most for the time of a request in struct dlx_connect_args, and
+ * counts it in `gpu_waits`.
  *
  * With `stage`, a tensor that would be refused with DLX_E_DEVICE is copied on its own GPU, with its
  * strides, into memory as of dlx_alloc(). The copy begins after the work on `stream`; for a
  * received tensor, name the stream that it was taken for. dlx_publish() waits for the copy, counts
  * it in `gpu_waits` and in `n_copied` and `copied_bytes` of the report, and then calls the tensor's
- * deleter. Tensors that can be passed on are not copied. With `strict`, DLX_E_WOULD_COPY gives the
- * reason for the copy. Memory that the GPU cannot read itself is refused even so.
+ * deleter. For memory that is still written, as above, it waits at most `timeout_ns` before it
+ * takes more. Tensors that can be passed on are not copied. With `strict`, DLX_E_WOULD_COPY gives
+ * the reason for the copy. Memory that the GPU cannot read itself is refused even so.
  *
  * A tensor of another library is in use until its message is retired and nobody holds it. Its
  * deleter is called by a later dlx_publish(), dlx_publisher_wait() or dlx_publisher_unref(). With

@@ -53,7 +53,7 @@ GPU_TEST(a_tensor_is_taken_by_another_process_and_deleted_when_it_is_done, 0)
     ok(dlx_publisher_wait(x.p, 0, 0));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0); /* the newest message stays */
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[1]), NULL, NULL));
-    ok(dlx_publisher_wait(x.p, 0, 0));
+    dlx_test_gpu_wait_written(x.p);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
     struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.gpu_waits, 0);
@@ -171,7 +171,7 @@ GPU_LOOP_TEST(a_late_subscriber_gets_what_was_kept, 0, 2, 0)
         dlx_test_gpu_publisher(PUBLISHER(.history = 2, .retain = _i == 1 ? 2 : 0));
     for (uint32_t i = 0; i < 3; i++)
         ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[i]), NULL, NULL));
-    ok(dlx_publisher_wait(x.p, 0, 0));
+    dlx_test_gpu_wait_written(x.p);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
     dlx_test_gpu_tell(peer.sock);
     dlx_test_gpu_join(&peer);
@@ -198,7 +198,7 @@ GPU_TEST(the_publisher_s_own_process_gets_the_original_memory, 0)
     ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 4, 1), NULL, NULL));
     dlx_message_unref(dlx_test_stream_next(x.s));
     dlx_message_unref(dlx_test_stream_next(x.s));
-    ok(dlx_publisher_wait(x.p, 0, 0));
+    dlx_test_gpu_wait_written(x.p);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
 }
 

@@ -72,15 +72,125 @@ GPU_TEST(the_arena_of_a_message_that_is_not_ready_stays_though_its_publisher_dro
     dlx_test_gpu_check(t, N, 7);
 }
 
-/* A publisher that keeps nothing behind publishes on while its GPU is busy: what goes is waited
- * for before its memory is used again. */
-GPU_TEST(memory_of_a_message_is_used_again_when_it_is_written, 0)
+#define LARGE ((int64_t)DLX_TEST_GPU_CHUNK / 4) /* elements: they need an arena of their own */
+
+/* A publisher that keeps nothing behind publishes on while its GPU is busy. 0: tensors of
+ * dlx_alloc(); 1: of another library. */
+GPU_LOOP_TEST(publishing_does_not_wait_for_messages_that_nobody_needs_any_more, 0, 2, 0)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.depth = 1));
-    CUstream first = publish_early(x.p, WORK_NS, 1);
-    (void)publish_early(x.p, 0, 2);
-    ok(dlx_publisher_wait(x.p, 0, 0)); /* lets message 1 go */
-    CU_OK(cu.cuStreamQuery(first));
+    DLManagedTensorVersioned *t[4];
+    CUstream stream = dlx_test_gpu_stream();
+    for (int i = 0; i < 4; i++)
+        t[i] = _i == 0 ? dlx_test_gpu_alloc_empty(x.p, N) : dlx_test_gpu_tensor(0, 1, N, 7);
+    dlx_test_gpu_spin(stream, 0, WORK_NS);
+    for (int i = 0; i < 4; i++)
+        ok(dlx_publish(x.p, t[i], PUBLISH(.stream = stream), NULL));
+    ok(dlx_publisher_wait(x.p, 0, 0));
+    CU_FAILS(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).gpu_waits, 0);
+    ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
+    dlx_test_gpu_sync(stream);
+    if (_i == 1)
+        dlx_test_gpu_wait_deleted(&x, 3); /* the newest message stays */
+}
+
+/* Two messages, each with an arena of its own, are published on a stream that is busy. Nobody needs
+ * the first one, whose memory is returned. */
+static CUdeviceptr publish_two_early(struct dlx_publisher *p, CUstream stream)
+{
+    DLManagedTensorVersioned *t[] = {dlx_test_gpu_alloc_empty(p, LARGE),
+                                     dlx_test_gpu_alloc_empty(p, LARGE)};
+    CUdeviceptr first = dlx_test_gpu_address(t[0]);
+    dlx_test_gpu_spin(stream, 0, WORK_NS);
+    for (int i = 0; i < 2; i++)
+        ok(dlx_publish(p, t[i], PUBLISH(.stream = stream), NULL));
+    CU_FAILS(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    return first;
+}
+
+/* More memory than that would be taken for each message that the GPU is behind. */
+GPU_TEST(memory_that_is_still_written_is_waited_for_and_counted_before_more_is_taken, 0)
+{
+    auto_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.depth = 1));
+    CUstream stream = dlx_test_gpu_stream();
+    CUdeviceptr first = publish_two_early(x.p, stream);
+    DLManagedTensorVersioned *t = dlx_test_gpu_alloc_empty(x.p, LARGE);
+    CU_OK(cu.cuStreamQuery(stream));
+    ck_assert_uint_eq(dlx_test_gpu_address(t), first);
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
+    ck_assert_uint_eq(stats.gpu_waits, 1);
+    ck_assert_uint_eq(stats.gpu_arena_bytes, 2 * DLX_TEST_GPU_CHUNK);
+    t->deleter(t);
+}
+
+/* As the GPU may itself wait for the caller. */
+GPU_TEST(memory_that_is_still_written_is_not_waited_for_longer_than_a_request_may_take, 0)
+{
+    static struct dlx_test_gpu_gate gate;
+    struct dlx_test_gpu_end x = {.c = NULL};
+    ok(dlx_connect(CONNECT(.timeout_ns = SECOND / 2), &x.c));
+    (void)dlx_test_gpu_context(0);
+    ok(dlx_publisher_new(x.c, "gpu/a", PUBLISHER(.depth = 1), &x.p));
+    CUstream stream = dlx_test_gpu_stream();
+    dlx_test_gpu_gate_shut(&gate, stream);
+    CUdeviceptr first = publish_two_early(x.p, stream);
+    DLManagedTensorVersioned *t = dlx_test_gpu_alloc_empty(x.p, LARGE);
+    CU_FAILS(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    ck_assert_uint_ne(dlx_test_gpu_address(t), first);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).gpu_waits, 1);
+    dlx_test_gpu_gate_open(&gate);
+    t->deleter(t);
+    dlx_test_gpu_end(&x);
+}
+
+/* The time of the call is over at once, or when the memory is written. */
+GPU_LOOP_TEST(a_copy_waits_for_memory_that_is_still_written_as_long_as_its_call_may, 0, 2, 0)
+{
+    auto_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.depth = 1));
+    CUmemoryPool pool;
+    CUdeviceptr from = dlx_test_gpu_pool_make(LARGE * 4, CU_MEM_HANDLE_TYPE_NONE, &pool);
+    CUstream stream = dlx_test_gpu_stream(), idle = dlx_test_gpu_stream();
+    (void)publish_two_early(x.p, stream);
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(from, 1, LARGE),
+                   PUBLISH(.stage = true, .stream = idle, .timeout_ns = _i == 0 ? 0 : PATIENCE),
+                   NULL));
+    CU_FAILS(cu.cuStreamQuery(stream), _i == 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
+    /* The copy is waited for, too. */
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
+    ck_assert_uint_eq(stats.gpu_waits, _i == 0 ? 1 : 2);
+    ck_assert_uint_eq(stats.gpu_arena_bytes, (_i == 0 ? 3 : 2) * DLX_TEST_GPU_CHUNK);
+    dlx_test_gpu_sync(stream);
+    dlx_test_gpu_pool_free(pool, from);
+}
+
+static void take_one_and_stay(int sock)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    auto_tensor *t = dlx_test_gpu_take_tensor(&x);
+    dlx_test_gpu_turn(sock);
+}
+
+/* What a subscriber that died could read is freed when all work on the GPU is done. */
+GPU_TEST(publishing_does_not_wait_for_memory_that_a_dead_subscriber_could_read, 0)
+{
+    auto_gpu_end x = dlx_test_gpu_publish_to(take_one_and_stay, PUBLISHER(.depth = 1));
+    CUstream stream = dlx_test_gpu_stream();
+    ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, LARGE, 7), NULL, NULL));
+    dlx_test_gpu_await(x.peer.sock);
+    dlx_test_gpu_kill(&x.peer);
+    eventually(dlx_publisher_wait(x.p, 0, 0) == 0 && dlx_test_stream_stats(x.p).n_subscribers == 0);
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 1); /* the newest message has it */
+    dlx_test_gpu_spin(stream, 0, WORK_NS);
+    for (int i = 0; i < 2; i++) { /* lets the first message go */
+        dlx_test_stream_publish(x.p, 4, 1);
+        ok(dlx_publisher_wait(x.p, 0, 0));
+    }
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 1);
+    CU_FAILS(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).gpu_waits, 0);
+    if (dlx_test_gpu_is_standin())
+        eventually(standin.standin_count(STANDIN_MAPPINGS) == 0);
 }
 
 GPU_TEST(a_publisher_ends_when_its_work_is_done_and_what_it_left_is_ready, 0)

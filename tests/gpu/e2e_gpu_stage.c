@@ -268,7 +268,7 @@ static int publish_staged(void)
 static void publish_other(void)
 {
     dlx_test_stream_publish(own.p, 4, 1);
-    ok(dlx_publisher_wait(own.p, 0, 0));
+    dlx_test_gpu_wait_written(own.p);
 }
 
 GPU_TEST(a_copy_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)

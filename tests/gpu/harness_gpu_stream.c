@@ -2,6 +2,8 @@
 #include "tests/gpu/harness_gpu_stream.h"
 
 #if DLX_TEST_HAS_GPU
+#include "client/publish/publisher.h"
+#include "gpu/lib/share.h"
 #include <dlpack/dlpack.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -291,6 +293,11 @@ void dlx_test_gpu_check(const DLManagedTensorVersioned *tensor, int64_t n, uint3
         .column_stride = has_rows ? t->strides[1] : 1,
     };
     ck_assert_uint_eq(dlx_test_gpu_look(&view, value), (uint64_t)n);
+}
+
+void dlx_test_gpu_wait_written(struct dlx_publisher *p)
+{
+    eventually(dlx_publisher_wait(p, 0, 0) < 0 || !p->gpu->unwritten);
 }
 
 void dlx_test_gpu_wait_ready(const struct dlx_test_gpu_end *x, int n)

@@ -98,6 +98,9 @@ void dlx_test_gpu_wait_held(struct dlx_subscription *s, uint32_t n);
 /* For roles: which variant of the test it is. */
 extern int dlx_test_gpu_variant;
 
+/* Wait until the publisher keeps nothing only because the GPU still writes it. */
+void dlx_test_gpu_wait_written(struct dlx_publisher *p);
+
 /* A publisher that dies now leaves the `n` messages of gpu/a whole. A later one may be ready before
  * an earlier one. */
 void dlx_test_gpu_wait_ready(const struct dlx_test_gpu_end *x, int n);

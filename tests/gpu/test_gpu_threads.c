@@ -293,7 +293,8 @@ TEST(a_job_that_has_begun_is_settled_when_it_is_done)
     is_settled = is_done = false;
     ck_assert(dlx__gpu_order_try(&order, &job));
     ck_assert_int_eq(sem_wait(&has_begun), 0);
-    dlx__gpu_order_settle(&order, &job);
+    ck_assert(!dlx__gpu_order_settle(&order, &job, 0));
+    ck_assert(dlx__gpu_order_settle(&order, &job, UINT64_MAX));
     bool was_done = is_done;
     is_settled = true;
     dlx__gpu_order_end(&order);
