@@ -44,17 +44,24 @@ static void read_gpu(const struct dlx_manifest *manifest, const struct dlx_manif
     static struct dlx_client client = {.refs = 1};
     static struct dlx_gpu_receiver *receiver;
     static const struct dlx_subscribe_args asked = {.size = sizeof asked};
-    static struct dlx_subscriber_link subscriber_link = {
-        .pid = 1, .bell = -1, .client = &client, .gpu_of = &receiver, .asked = &asked};
+    static struct dlx_shm_control control;
+    struct dlx_subscriber_link link = {.pid = 1,
+                                       .bell = -1,
+                                       .core = {.control = &control},
+                                       .client = &client,
+                                       .gpu_of = &receiver,
+                                       .asked = &asked};
     struct dlx_message_gpu *gpu = NULL;
     client.generation = dlx_fuzz_generation;
-    if (dlx__gpu_receive_table.message_new(&subscriber_link, manifest, &gpu) < 0) {
+    if (dlx__gpu_receive_table.message_new(&link, manifest, &gpu) < 0) {
         REQUIRE(*dlx__error_message());
-        return;
+    } else {
+        for (uint32_t i = 0; i < manifest->header.n_tensors; i++)
+            (void)dlx__gpu_receive_table.place(gpu, i, &items[i], items[i].shape, items[i].strides);
+        dlx__gpu_receive_table.message_free(gpu);
     }
-    for (uint32_t i = 0; i < manifest->header.n_tensors; i++)
-        (void)dlx__gpu_receive_table.place(gpu, i, &items[i], items[i].shape, items[i].strides);
-    dlx__gpu_receive_table.message_free(gpu);
+    if (link.gpu) /* its publisher may not choose another number, and the next one does */
+        dlx__gpu_receive_table.link_end(&link);
 }
 
 /* Returns whether it was accepted. */
