@@ -122,11 +122,12 @@ static hipMemAccessDesc access_of(int32_t device, enum dlx_gpu_access access)
     return desc;
 }
 
-/* The caller holds the lock. Map the only piece and let `device` use it. On failure only the
- * addresses are left. */
-static int map(const struct dlx_hip *hip, struct dlx_gpu_memory *memory, enum dlx_gpu_access access)
+/* The caller holds the lock. Map the only piece and let `device` use it, and `home`, the GPU that
+ * has it. On failure only the addresses are left. */
+static int map(const struct dlx_hip *hip, struct dlx_gpu_memory *memory, int32_t home,
+               enum dlx_gpu_access access)
 {
-    hipMemAccessDesc desc = access_of(memory->device, access);
+    hipMemAccessDesc desc[] = {access_of(memory->device, access), access_of(home, access)};
     hipError_t error = hip->hipMemAddressReserve(&memory->base, memory->size, 0, NULL, 0);
     if (error != hipSuccess) {
         memory->base = NULL;
@@ -137,7 +138,7 @@ static int map(const struct dlx_hip *hip, struct dlx_gpu_memory *memory, enum dl
                        (hipMemGenericAllocationHandle_t)(uintptr_t)memory->pieces[0].identity, 0);
     if (error != hipSuccess)
         return dlx__hip_fail(hip, error, "hipMemMap");
-    error = hip->hipMemSetAccess(memory->base, memory->size, &desc, 1);
+    error = hip->hipMemSetAccess(memory->base, memory->size, desc, home == memory->device ? 1 : 2);
     if (error != hipSuccess) {
         (void)hip->hipMemUnmap(memory->base, memory->size);
         return dlx__hip_fail(hip, error, "hipMemSetAccess for HIP device %d", memory->device);
@@ -209,7 +210,7 @@ static int hip_memory_allocate(int32_t device, uint64_t size, struct dlx_gpu_mem
     if (r == 0)
         r = hip_memory_create(hip, &memory);
     if (r == 0)
-        r = map(hip, &memory, DLX_GPU_READ_WRITE);
+        r = map(hip, &memory, device, DLX_GPU_READ_WRITE);
     if (r == 0) {
         is_mapped = true;
         r = hip_memory_write_zeros(hip, &memory);
@@ -250,7 +251,6 @@ static int open_vmm(const struct dlx_gpu_handle *handle, int32_t home, int32_t d
     struct dlx_gpu_memory memory = {
         .ops = &dlx__hip_vmm_ops, .device = device, .size = handle->size};
     hipMemGenericAllocationHandle_t imported;
-    (void)home;
     int r = dlx__hip(&hip);
     if (r < 0)
         return r;
@@ -269,7 +269,7 @@ static int open_vmm(const struct dlx_gpu_handle *handle, int32_t home, int32_t d
                 (struct dlx_gpu_piece){.identity = (uintptr_t)imported, .size = handle->size};
     }
     if (r == 0)
-        r = map(hip, &memory, access);
+        r = map(hip, &memory, home, access);
     if (r < 0)
         hip_memory_destroy(hip, &memory, false);
     else

@@ -14,6 +14,8 @@ TEST_BIN := $(call test,$(TEST_SRC) $(SIM_SRC)) $(BUILD)/tests/sim_daemon $(FUZZ
     $(BUILD)/tests/gpu_facts
 # The stand-in for NVIDIA's driver; without cuda.h its tests say SKIP.
 STANDIN_LIB := $(if $(CUDA_INCLUDE),$(BUILD)/tests/standin/libcuda.so.1)
+# One for AMD's HIP runtime on top of it, where both have their headers.
+HIP_STANDIN := $(if $(HIP_INCLUDE),$(STANDIN_LIB:%libcuda.so.1=%libamdhip64.so))
 GPU_BIN := $(addprefix $(BUILD)/tests/,gpu_facts gpu_bench gpu_probe keeper_actor)
 FAULT_BIN := $(addprefix $(BUILD)/tests/faults/,steps words old_kernel libfaultalloc.so)
 ACTOR_BIN := $(BUILD)/tests/actor/actor
@@ -24,14 +26,20 @@ ACTOR_BIN := $(BUILD)/tests/actor/actor
 POSIX_TESTS := $(filter-out e2e_memory e2e_debug e2e_hostile_uid e2e_hostile_memory, \
     $(basename $(notdir $(wildcard tests/*/e2e_*.c))))
 
+# Stories about GPUs that are told of HIP's backend, too.
+HIP_TESTS := $(if $(HIP_STANDIN),e2e_gpu e2e_gpu_alloc e2e_gpu_deaths e2e_gpu_imports \
+    e2e_gpu_keep e2e_gpu_peers)
+
 .PHONY: check golden check-build check-programs standin check-gpu check-gpu-programs \
     check-gpu-archive fault-programs soak-programs hostile-programs fuzz-programs
 # With T only the programs that it names are built; a script may need anything.
-CHECKED = $(if $(T),$(filter $(addprefix %/,$(T)),$(TEST_BIN)) $(STANDIN_LIB),check-programs)
+CHECKED = $(if $(T),$(filter $(addprefix %/,$(T)),$(TEST_BIN)) $(STANDIN_LIB) $(HIP_STANDIN), \
+    check-programs)
 check: ## set up if needed, build, and run every test
 	@tools/setup.sh
 	+@$(SUBMAKE) check-build
 	@$(RUN_ENV) tools/run-tests $(if $(T),--only '$(T)') --posix '$(POSIX_TESTS)' \
+	    --hip '$(HIP_TESTS)' \
 	    $(TEST_BIN) $(TEST_SCRIPTS)
 
 golden: ## write what dlxctl prints now into tests/cli/sessions and tests/data/cli
@@ -40,8 +48,8 @@ golden: ## write what dlxctl prints now into tests/cli/sessions and tests/data/c
 
 check-build: all $(if $(filter check_%,$(T)),check-programs python python-shared, \
     $(CHECKED) $(if $(T),,python python-shared))
-check-programs: $(TEST_BIN) $(STANDIN_LIB) $(GPU_BIN)
-standin: $(STANDIN_LIB)
+check-programs: $(TEST_BIN) $(STANDIN_LIB) $(HIP_STANDIN) $(GPU_BIN)
+standin: $(STANDIN_LIB) $(HIP_STANDIN)
 fault-programs: $(FAULT_BIN) $(ACTOR_BIN)
 soak-programs: $(ACTOR_BIN)
 hostile-programs: $(ACTOR_BIN)
@@ -93,6 +101,8 @@ $(BUILD)/tests/gpu_bench: $(call parts,gpu/bench) $(TEST_LIBS) $(call lib,bench)
 $(BUILD)/tests/gpu_probe: $(OBJ)/tests/gpu/gpu_probe.o
 $(BUILD)/tests/keeper_actor: $(OBJ)/tests/gpu/keeper_actor.o $(TEST_LIBS)
 $(BUILD)/tests/standin/libcuda.so.1: $(call parts,gpu/standin)
+$(call parts,gpu/standin_hip): BASE_CPPFLAGS += $(HIP_CPPFLAGS)
+$(BUILD)/tests/standin/libamdhip64.so: $(call parts,gpu/standin_hip) | $(STANDIN_LIB)
 # It loads libdlx.so and what that finds.
 OTHER_BUILD := $(BUILD)/tests/other_build/$(GPU_SONAME)
 $(OTHER_BUILD): $(OBJ)/tests/gpu/other_build.o
@@ -111,13 +121,14 @@ $(BUILD)/tests/faults/libfaultalloc.so: $(call faults,alloc)
 
 # -- programs: how each is linked -----------------------------------------------------------------
 TEST_LINKED := $(sort $(TEST_BIN) $(GPU_BIN))
-OTHER_LINKED := $(STANDIN_LIB) $(OTHER_BUILD) $(FAULT_BIN) $(ACTOR_BIN)
+OTHER_LINKED := $(STANDIN_LIB) $(HIP_STANDIN) $(OTHER_BUILD) $(FAULT_BIN) $(ACTOR_BIN)
 $(TEST_LINKED): private LIBS = $(CHECK_LIBS) $(UV_LIBS) $(PBC_LIBS) $(JSON_LIBS) $(ZIP_LIBS) \
     $(INI_LIBS) -lm
 $(BUILD)/tests/gpu_probe: private LIBS = -ldl
 $(BUILD)/tests/faults/steps $(BUILD)/tests/faults/words: private LIBS = $(PBC_LIBS)
 $(BUILD)/tests/faults/libfaultalloc.so: private LINK_FLAGS = -shared
-$(STANDIN_LIB) $(OTHER_BUILD): private LINK_FLAGS = -shared -Wl,-soname,$(@F)
+$(STANDIN_LIB) $(HIP_STANDIN) $(OTHER_BUILD): private LINK_FLAGS = -shared -Wl,-soname,$(@F)
+$(HIP_STANDIN): private LIBS = $(STANDIN_LIB)
 
 # The linker's --wrap puts a function of the tests between our code and the one that it calls.
 wrap = $(1:%=-Wl,--wrap=%)

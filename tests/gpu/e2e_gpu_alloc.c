@@ -7,7 +7,7 @@
 #if DLX_TEST_HAS_GPU
 
 #define N      16
-#define DEVICE ((DLDevice){kDLCUDA, 0})
+#define DEVICE ((DLDevice){(DLDeviceType)dlx_test_gpu_type(), 0})
 
 static void publish(struct dlx_publisher *p, int64_t n, uint32_t value)
 {
@@ -25,12 +25,13 @@ GPU_LOOP_TEST(a_tensor_is_on_the_device_aligned_and_cleared_at_first, 0, 2, DLX_
 {
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     int64_t shape[] = {3, 5};
-    struct dlx_tensor_spec spec = dlx_test_gpu_spec(shape, 2, (DLDevice){kDLCUDA, _i});
+    struct dlx_tensor_spec spec =
+        dlx_test_gpu_spec(shape, 2, (DLDevice){(DLDeviceType)dlx_test_gpu_type(), _i});
     DLManagedTensorVersioned *t[2];
     (void)dlx_test_gpu_context(_i);
     for (int i = 0; i < 2; i++) {
         ok(dlx_alloc(x.p, &spec, &t[i]));
-        ck_assert_int_eq(t[i]->dl_tensor.device.device_type, kDLCUDA);
+        ck_assert_int_eq(t[i]->dl_tensor.device.device_type, (DLDeviceType)dlx_test_gpu_type());
         ck_assert_int_eq(t[i]->dl_tensor.device.device_id, _i);
         ck_assert_int_eq(t[i]->dl_tensor.shape[1], 5);
         ck_assert_int_eq(t[i]->dl_tensor.strides[0], 5);
@@ -47,13 +48,15 @@ GPU_LOOP_TEST(a_tensor_is_on_the_device_aligned_and_cleared_at_first, 0, 2, DLX_
         t[i]->deleter(t[i]);
 }
 
-GPU_TEST(a_set_waits_for_the_default_stream_of_each_of_its_devices, DLX_TEST_GPU_TWO)
+GPU_TEST(a_set_waits_for_the_default_stream_of_each_of_its_devices,
+         DLX_TEST_GPU_TWO | DLX_TEST_GPU_CUDA)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     int64_t n = N;
     struct dlx_item items[] = {{.name = "first"}, {.name = "second"}};
     for (int i = 0; i < 2; i++) {
-        struct dlx_tensor_spec spec = dlx_test_gpu_spec(&n, 1, (DLDevice){kDLCUDA, i});
+        struct dlx_tensor_spec spec =
+            dlx_test_gpu_spec(&n, 1, (DLDevice){(DLDeviceType)dlx_test_gpu_type(), i});
         (void)dlx_test_gpu_context(i);
         ok(dlx_alloc(x.p, &spec, &items[i].tensor));
     }
@@ -92,7 +95,8 @@ GPU_TEST(a_device_that_is_not_there_is_refused, 0)
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     int64_t n = N;
     auto_tensor *t = NULL;
-    struct dlx_tensor_spec spec = dlx_test_gpu_spec(&n, 1, (DLDevice){kDLCUDA, 7});
+    struct dlx_tensor_spec spec =
+        dlx_test_gpu_spec(&n, 1, (DLDevice){(DLDeviceType)dlx_test_gpu_type(), 7});
     fails(dlx_alloc(x.p, &spec, &t), DLX_E_DEVICE, "7");
     spec.device = (DLDevice){kDLCPU, 3};
     fails(dlx_alloc(x.p, &spec, &t), DLX_E_DEVICE, "CPU device 3");
@@ -329,7 +333,7 @@ GPU_TEST(a_view_of_it_is_published_and_what_was_moved_out_is_refused, 0)
 }
 
 /* More chunks than one message of a socket carries descriptors. */
-GPU_TEST(a_tensor_across_an_expandable_segment_is_taken, 0)
+GPU_TEST(a_tensor_across_an_expandable_segment_is_taken, DLX_TEST_GPU_CUDA)
 {
     enum { CHUNKS = 260 };
     static struct dlx_test_gpu_segment segment;
@@ -351,7 +355,7 @@ GPU_TEST(a_tensor_across_an_expandable_segment_is_taken, 0)
     dlx_test_gpu_segment_free(&segment);
 }
 
-GPU_TEST(a_tensor_of_a_pool_is_taken, 0)
+GPU_TEST(a_tensor_of_a_pool_is_taken, DLX_TEST_GPU_CUDA)
 {
     CUmemoryPool pool;
     auto_gpu_end x = dlx_test_gpu_publish_to(dlx_test_gpu_expect_sevens, NULL);
@@ -380,7 +384,7 @@ static void expect_sevens_of_two_topics(int sock)
     dlx_test_gpu_check_count(STANDIN_POOL_IMPORTS, 0);
 }
 
-GPU_TEST(a_tensor_of_a_pool_is_taken_from_two_topics, 0)
+GPU_TEST(a_tensor_of_a_pool_is_taken_from_two_topics, DLX_TEST_GPU_CUDA)
 {
     CUmemoryPool pool;
     struct dlx_publisher *other;

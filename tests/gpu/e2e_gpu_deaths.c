@@ -162,7 +162,7 @@ static void publish_other(void)
     dlx_test_gpu_wait_written(own.p);
 }
 
-GPU_TEST(a_publish_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
+GPU_TEST(a_publish_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES | DLX_TEST_GPU_CUDA)
 {
     own = dlx_test_gpu_publisher(NULL);
     tensor = dlx_test_gpu_tensor(0, 1, N, 1);

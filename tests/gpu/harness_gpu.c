@@ -6,6 +6,7 @@
 #include "tests/gpu/harness_gpu_driver.h"
 #include "tests/harness/patience.h"
 #include <dlfcn.h>
+#include <dlpack/dlpack.h>
 #include <libgen.h>
 #include <sys/prctl.h>
 
@@ -87,6 +88,17 @@ static void resolve_control(const char *name, void *ret)
 #define TEXT_OF(x) #x
 #define TEXT(x)    TEXT_OF(x)
 
+bool dlx_test_gpu_is_hip(void)
+{
+    const char *backend = getenv("DLX_TEST_GPU_BACKEND");
+    return backend && strcmp(backend, "hip") == 0;
+}
+
+int dlx_test_gpu_type(void)
+{
+    return dlx_test_gpu_is_hip() ? kDLROCM : kDLCUDA;
+}
+
 void dlx_test_gpu_load(void)
 {
     char path[700];
@@ -99,6 +111,10 @@ void dlx_test_gpu_load(void)
         (void)snprintf(path, sizeof path, "%s/libcuda.so.1", dlx_test_gpu_folder());
     library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
     ck_assert_msg(library != NULL, "%s", dlerror());
+    if (dlx_test_gpu_is_hip()) {
+        (void)snprintf(path, sizeof path, "%s/libamdhip64.so", dlx_test_gpu_folder());
+        ck_assert_msg(dlopen(path, RTLD_NOW | RTLD_GLOBAL) != NULL, "%s", dlerror());
+    }
 #define X(name, since, flags) resolve_call(TEXT(name), &cu.name);
     CALLS(X)
 #undef X

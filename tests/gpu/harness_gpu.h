@@ -53,6 +53,12 @@ struct dlx_test_standin {
 extern struct dlx_test_driver cu;
 extern struct dlx_test_standin standin;
 
+/* Does this run ask for the HIP backend (DLX_TEST_GPU_BACKEND=hip), on the stand-in for its
+ * runtime? Then what is published and received is of that type of device, and the test's own calls,
+ * which stand for those of a framework, are of the same stand-in. */
+bool dlx_test_gpu_is_hip(void);
+int dlx_test_gpu_type(void); /* kDLCUDA, kDLROCM */
+
 /* Where the stand-in is; for processes that are executed, and find it by LD_LIBRARY_PATH. */
 const char *dlx_test_gpu_folder(void);
 

@@ -29,6 +29,8 @@ static const char *why_not(unsigned needs)
         return "needs the stand-in's counts";
     if (is_driver && (needs & DLX_TEST_GPU_CHOICE))
         return "needs a GPU with attributes or a UUID of its choice";
+    if (dlx_test_gpu_is_hip() && (needs & DLX_TEST_GPU_CUDA))
+        return "needs what the HIP backend lacks";
     if ((needs & DLX_TEST_GPU_TWO) && n_devices() < 2)
         return "needs two GPUs";
 #ifdef __SANITIZE_THREAD__

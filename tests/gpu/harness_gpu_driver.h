@@ -20,6 +20,7 @@ enum dlx_test_gpu_need {
     DLX_TEST_GPU_CHOICE = 4,     /* a machine of its choice: UUIDs, attributes */
     DLX_TEST_GPU_TWO = 8,        /* two GPUs */
     DLX_TEST_GPU_ADDRESSES = 16, /* addresses that are freed are used again */
+    DLX_TEST_GPU_CUDA = 32,      /* what the HIP backend lacks: events, gates, pools, contexts */
 };
 
 /* TEST() and LOOP_TEST(), or a line `SKIP: name: reason` if a need is not met. */
