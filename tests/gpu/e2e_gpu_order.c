@@ -129,7 +129,7 @@ GPU_TEST(memory_that_is_still_written_is_not_waited_for_longer_than_a_request_ma
 {
     static struct dlx_test_gpu_gate gate;
     struct dlx_test_gpu_end x = {.c = NULL};
-    ok(dlx_connect(CONNECT(.timeout_ns = SECOND / 2), &x.c));
+    ok(dlx_connect(CONNECT(.timeout_ns = 2 * SECOND), &x.c));
     (void)dlx_test_gpu_context(0);
     ok(dlx_publisher_new(x.c, "gpu/a", PUBLISHER(.depth = 1), &x.p));
     CUstream stream = dlx_test_gpu_stream();
