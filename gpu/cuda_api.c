@@ -54,26 +54,6 @@ static int cuda_device_memory_size(int32_t device, uint64_t *ret)
     return 0;
 }
 
-int dlx__cuda_can_access(int32_t device, int32_t peer, bool *ret)
-{
-    const struct dlx_cuda *cu;
-    CUdevice dev, peer_dev;
-    int can = 0;
-    int r = dlx__cuda(&cu);
-    if (r == 0)
-        r = dlx__cuda_device(cu, device, &dev);
-    if (r == 0)
-        r = dlx__cuda_device(cu, peer, &peer_dev);
-    if (r < 0)
-        return r;
-    CUresult result = cu->cuDeviceCanAccessPeer(&can, dev, peer_dev);
-    if (result != CUDA_SUCCESS)
-        return dlx__cuda_fail(cu, result, "cuDeviceCanAccessPeer of devices %d and %d", device,
-                              peer);
-    *ret = can != 0;
-    return 0;
-}
-
 const struct dlx_gpu_api dlx__cuda_api = {
     .name = "CUDA",
     .device_type = kDLCUDA,

@@ -14,6 +14,26 @@ int dlx__cuda_device(const struct dlx_cuda *cu, int32_t device, CUdevice *ret)
     return 0;
 }
 
+int dlx__cuda_can_access(int32_t device, int32_t peer, bool *ret)
+{
+    const struct dlx_cuda *cu;
+    CUdevice dev, peer_dev;
+    int can = 0;
+    int r = dlx__cuda(&cu);
+    if (r == 0)
+        r = dlx__cuda_device(cu, device, &dev);
+    if (r == 0)
+        r = dlx__cuda_device(cu, peer, &peer_dev);
+    if (r < 0)
+        return r;
+    CUresult result = cu->cuDeviceCanAccessPeer(&can, dev, peer_dev);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "cuDeviceCanAccessPeer of devices %d and %d", device,
+                              peer);
+    *ret = can != 0;
+    return 0;
+}
+
 int dlx__cuda_enter_context(const struct dlx_cuda *cu, CUcontext context,
                             struct dlx_cuda_scope *ret)
 {

@@ -79,6 +79,9 @@ struct dlx_cuda {
 /* The driver, loaded and initialised. DLX_E_DEVICE: it is missing, too old or has no GPU; every
  * later call says the same. */
 int dlx__cuda(const struct dlx_cuda **ret);
+/* Does the environment ask for one hardware queue? And did it when the driver was loaded? */
+bool dlx__cuda_is_one_queue_set(void);
+bool dlx__cuda_was_one_queue(void);
 
 /* What failed, and the driver's name for the reason; returns the code that stands for it. */
 int dlx__cuda_fail(const struct dlx_cuda *cu, CUresult result, const char *fmt, ...)
@@ -94,6 +97,8 @@ int dlx__cuda_fail_wait(const struct dlx_cuda *cu, CUresult result, const char *
 
 /* The driver's name of a device of this process. */
 int dlx__cuda_device(const struct dlx_cuda *cu, int32_t device, CUdevice *ret);
+/* Can the device use memory of `peer`? */
+int dlx__cuda_can_access(int32_t device, int32_t peer, bool *ret);
 
 /*
  * A context that is current for a few calls. Entering a device retains its primary context, which
@@ -148,9 +153,6 @@ int dlx__cuda_check_size(const struct dlx_cuda *cu, CUdeviceptr at, uint64_t siz
 /* What a device may do with memory, in the form that the driver wants. */
 CUmemAccessDesc dlx__cuda_access(int32_t device, enum dlx_gpu_access access);
 
-/* gpu/cuda_api.c */
-int dlx__cuda_can_access(int32_t device, int32_t peer, bool *ret);
-
 /* gpu/cuda_wait.c */
 /* DLX_E_INVALID: it is being captured. */
 int dlx__cuda_check_stream(const struct dlx_cuda *cu, CUstream stream);
@@ -164,8 +166,6 @@ int dlx__cuda_event_wait(const struct dlx_gpu_event *event, bool block);
 void dlx__cuda_event_end(struct dlx_gpu_event *event);
 
 /* gpu/cuda_gate.c */
-/* The driver is about to be initialised, as far as this library knows: note what it reads. */
-void dlx__cuda_gate_note_queues(void);
 int dlx__cuda_gate_shut(int32_t device, void *stream, bool are_kernels_loaded,
                         struct dlx_gpu_gate *ret);
 void dlx__cuda_gate_open(struct dlx_gpu_gate *gate);

@@ -18,7 +18,6 @@
 #include "gpu/cuda_driver.h"
 #include <pthread.h>
 #include <sched.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
 /* The time limit of the trial of a device, which takes microseconds or never ends. */
@@ -47,23 +46,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for `pages` */
 static struct dlx_gpu_gate_page *pages[DEVICES_MAX];
 
 /* ---- the hardware queues -------------------------------------------------------------------- */
-
-/* The driver reads the environment when it is initialised, or when a context is made: whichever it
- * is, and whoever did it, the number that was there at one of the times that this library sees is
- * believed if it is 1. If none was seen, the trial finds out. */
-static atomic_bool was_one_queue;
-
-static bool is_one_queue_set(void)
-{
-    const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-    char *end = NULL;
-    return text && strtol(text, &end, 10) < 2 && end != text;
-}
-
-void dlx__cuda_gate_note_queues(void)
-{
-    atomic_store_explicit(&was_one_queue, is_one_queue_set(), memory_order_relaxed);
-}
 
 static int fail_one_queue(void)
 {
@@ -163,7 +145,7 @@ static int find_page(const struct dlx_cuda *cu, int32_t device, struct dlx_gpu_g
         if (!page)
             return dlx__fail(DLX_E_NO_MEMORY, "words for streams to wait for");
         page->context = context;
-        if (is_one_queue_set())
+        if (dlx__cuda_is_one_queue_set())
             page->state = PAGE_ONE_QUEUE;
         else
             (void)try_page(cu, page);
@@ -211,7 +193,7 @@ static int check_context(const struct dlx_cuda *cu, CUstream stream)
 static int check_process(const struct dlx_cuda *cu, bool are_kernels_loaded)
 {
     CUmoduleLoadingMode mode = CU_MODULE_LAZY_LOADING;
-    if (atomic_load_explicit(&was_one_queue, memory_order_relaxed))
+    if (dlx__cuda_was_one_queue())
         return fail_one_queue();
     CUresult result = are_kernels_loaded ? CUDA_SUCCESS : cu->cuModuleGetLoadingMode(&mode);
     if (result != CUDA_SUCCESS)

@@ -4,7 +4,9 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The interface that is asked for: for our functions 12.0 and all later versions are the same. */
@@ -57,6 +59,23 @@ static void *resolve(const struct library *l, const char *name)
     return p ? p : dlsym(l->lib, name);
 }
 
+/* The driver reads the environment when it is initialised, or when a context is made: whichever it
+ * is, and whoever did it, the number that was there at one of the times that this library sees is
+ * believed if it is 1. If none was seen, a trial finds out (gpu/cuda_gate.c). */
+static atomic_bool was_one_queue;
+
+bool dlx__cuda_is_one_queue_set(void)
+{
+    const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    char *end = NULL;
+    return text && strtol(text, &end, 10) < 2 && end != text;
+}
+
+bool dlx__cuda_was_one_queue(void)
+{
+    return atomic_load_explicit(&was_one_queue, memory_order_relaxed);
+}
+
 static int cuda_load_load(void)
 {
     struct library l = {.lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)};
@@ -72,7 +91,7 @@ static int cuda_load_load(void)
                              functions[i].name);
         memcpy((char *)&cuda + functions[i].offset, &p, sizeof p);
     }
-    dlx__cuda_gate_note_queues();
+    atomic_store_explicit(&was_one_queue, dlx__cuda_is_one_queue_set(), memory_order_relaxed);
     CUresult result = cuda.cuInit(0);
     /* The driver returns this in a child of a process that had used it, by us or by others. */
     if (result == CUDA_ERROR_NOT_INITIALIZED)

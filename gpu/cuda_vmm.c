@@ -242,10 +242,10 @@ static int open_chunks(const struct dlx_gpu_handle *handle, int32_t home, int32_
 static int cuda_vmm_allow_peers(const struct dlx_gpu_memory *memory)
 {
     const struct dlx_cuda *cu;
-    int32_t n = 0;
+    int n = 0;
     int r = dlx__cuda(&cu);
-    if (r == 0)
-        r = dlx__cuda_api.count(&n);
+    if (r == 0 && cu->cuDeviceGetCount(&n) != CUDA_SUCCESS)
+        n = 0; /* which device is asked for is checked before */
     for (int32_t peer = 0; r == 0 && peer < n; peer++) {
         bool can = false;
         if (peer != memory->device)

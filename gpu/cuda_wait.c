@@ -2,7 +2,6 @@
 /* Waiting for work that was queued on a CUDA device by others, and copying what it wrote. */
 #include "common/error.h"
 #include "gpu/cuda_driver.h"
-#include "gpu/gpu.h"
 
 int dlx__cuda_check_stream(const struct dlx_cuda *cu, CUstream stream)
 {

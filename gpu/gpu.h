@@ -52,12 +52,6 @@ static inline int dlx__gpu_wait_device(int32_t device_type, int32_t device)
     return dlx__gpu_work_wait(&work);
 }
 
-/* Has the work ended, after this result of a wait? A forked child has none. */
-static inline bool dlx__gpu_has_ended(int result)
-{
-    return result == 0 || result == DLX_E_DEVICE || result == DLX_E_FORKED;
-}
-
 /* Can the GPU copy all of it? DLX_E_DEVICE: no, and the message says why. An attempt to copy it
  * would be an error that ends all work of the process on the GPU. */
 int dlx__gpu_check_range(int32_t device_type, int32_t device, const void *ptr, uint64_t size);

@@ -4,6 +4,7 @@
 
 /* What stands in the order of a stream: gpu/gpu.h says what is done with it, drivers fill it. */
 
+#include <dlx/error.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -30,5 +31,11 @@ struct dlx_gpu_gate {
     struct dlx_gpu_gate_page *page;
     uint32_t i;
 };
+
+/* Has the work ended, after this result of a wait? A forked child has none. */
+static inline bool dlx__gpu_has_ended(int result)
+{
+    return result == 0 || result == DLX_E_DEVICE || result == DLX_E_FORKED;
+}
 
 #endif

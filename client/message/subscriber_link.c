@@ -71,10 +71,10 @@ static void free_arena(const struct dlx_subscriber_link *link,
 
 int dlx__subscriber_link_note(struct dlx_subscriber_link *link, uint64_t epoch)
 {
-    if (link->mapped_page || !link->client || !link->client->mapped)
+    if (link->mapped_page || !link->of || !link->of->client->mapped)
         return 0;
     int r = link->source ? 0
-                         : dlx__mapped_source_new(&link->source, link->client->mapped, epoch,
+                         : dlx__mapped_source_new(&link->source, link->of->client->mapped, epoch,
                                                   link->publisher, link->topic, false);
     return r < 0 ? r
                  : dlx__mapped_add(link->source, DLX_SHM_FORMER_LINK + link->id, link->page,
@@ -194,7 +194,7 @@ int dlx__subscriber_link_open(struct dlx_subscriber_link *link, struct dlx_notif
         dlx__reader_set_bounded(&link->core);
     link->bell = dlx__steal_fd(&bell);
     link->retain = opened->retain;
-    link->is_same_user = opened->same_user;
+    link->stream_wait_ns = opened->same_user ? DLX_FOREVER : DLX_STREAM_OTHER_USER_NS;
     link->arenas_due = opened->n_arenas;
     link->state = DLX_LINK_OPENING;
     return 0;

@@ -98,6 +98,16 @@ enum dlx_subscriber_link_wants {
 /* Messages taken at once from a link, at most. */
 #define DLX_SUBSCRIBER_LINK_BATCH 32U
 
+/* What its links know of a subscription. They may begin what it has of GPUs. */
+struct dlx_subscription_view {
+    struct dlx_client *client;
+    const struct dlx_subscribe_args *asked;
+    struct dlx_gpu_receiver **gpu;
+};
+
+/* How long a stream waits for a publisher of another user, unless the subscription says it. */
+#define DLX_STREAM_OTHER_USER_NS INT64_C(5000000000)
+
 struct dlx_subscriber_link {
     /* DLX_SUBSCRIBER_LINK_ALIVE less the messages released; once the subscription has left, the
      * messages that are still out. So taking a message costs no atomic operation. */
@@ -118,9 +128,9 @@ struct dlx_subscriber_link {
     struct dlx_subscriber_link *after; /* not NULL: it is not our turn before this one has ended */
     uint32_t arenas_due;               /* of those that were there at the join, not here yet */
     uint32_t retain;                   /* of the publisher, as LinkOpen said */
-    bool is_same_user;                 /* its publisher's and ours, as far as is known */
-    uint64_t history;  /* how many messages that are there it begins with; DLX_READER_ALL */
-    uint64_t gone_at;  /* the cursor when the daemon said that its publisher is gone */
+    int64_t stream_wait_ns; /* of a stream for its publisher, if the subscription does not say */
+    uint64_t history;       /* how many messages that are there it begins with; DLX_READER_ALL */
+    uint64_t gone_at;       /* the cursor when the daemon said that its publisher is gone */
     uint64_t ended_at; /* 0, or the last message of a publisher that no other link will come to */
     uint64_t end;      /* likewise, plus 1, as it said itself when it closed */
 
@@ -155,13 +165,10 @@ struct dlx_subscriber_link {
     uint32_t lacks;                  /* one that is to be mapped for a message; 0: none */
 
     const struct dlx_memory *memory;
-    struct dlx_client *client;        /* the subscription's, for as long as that is there */
     struct dlx_mapped_source *source; /* what it maps is noted there; NULL: nothing is */
     struct dlx_mapped_region *mapped_page, *mapped_control;
-    struct dlx_gpu_link *_Atomic gpu; /* what it has of GPUs; NULL: nothing yet */
-    /* Of its subscription, for as long as that is there. The link may begin what it has. */
-    struct dlx_gpu_receiver **gpu_of;
-    const struct dlx_subscribe_args *asked;
+    struct dlx_gpu_link *_Atomic gpu;       /* what it has of GPUs; NULL: nothing yet */
+    const struct dlx_subscription_view *of; /* for as long as the subscription is there */
 };
 
 /* Has it begun? */

@@ -301,9 +301,7 @@ static int on_offer(struct dlx_subscription *s, struct dlx_notification *notific
                                      dlx__steal_fd(&notification->fds[0]), notification->size,
                                      notification->max_held);
     if (r == 0) {
-        link->client = s->client;
-        link->gpu_of = &s->gpu;
-        link->asked = &s->args;
+        link->of = &s->of;
         link->origin = origin;
         link->daemon = notification->former ? DLX_LINK_SHOWN : DLX_LINK_OURS;
         r = s->gpu ? dlx__gpu_receiver()->link_begin(link, s->gpu) : 0;
@@ -820,6 +818,7 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
         return r;
     }
     s->client = dlx__client_ref(c);
+    s->of = (struct dlx_subscription_view){c, &s->args, &s->gpu};
     s->generation = c->generation;
     s->args = args;
     if (args.n_publishers == 0 && dlx__is_pattern(topic))

@@ -93,6 +93,7 @@ struct dlx_subscription {
     struct dlx_resume_positions resume_positions;
     struct dlx_events events;
     struct dlx_gpu_receiver *gpu; /* client/gpu/gpu.h; NULL: none yet */
+    struct dlx_subscription_view of;
     struct dlx_subscription_stats stats;
 };
 

@@ -123,11 +123,9 @@ struct dlx_gpu_wait {
 struct dlx_gpu_limit dlx__gpu_stream_limit(const struct dlx_gpu_receiver *receiver,
                                            const struct dlx_subscriber_link *link)
 {
-    if (receiver->stream_timeout_ns == 0 && !link->is_same_user)
-        return (struct dlx_gpu_limit){DLX_GPU_OTHER_USER_NS, DLX_GPU_LIMIT_OTHER_USER};
-    bool is_asked = receiver->stream_timeout_ns != 0;
-    return (struct dlx_gpu_limit){is_asked ? receiver->stream_timeout_ns : DLX_FOREVER,
-                                  DLX_GPU_LIMIT_ASKED};
+    if (receiver->stream_timeout_ns != 0)
+        return (struct dlx_gpu_limit){receiver->stream_timeout_ns, DLX_GPU_LIMIT_ASKED};
+    return (struct dlx_gpu_limit){link->stream_wait_ns, DLX_GPU_LIMIT_OTHER_USER};
 }
 
 #define LIMIT_TEXT_SIZE (DLX_EVENT_REASON_SIZE - 20)
@@ -771,9 +769,9 @@ static int ensure_link(struct dlx_subscriber_link *link)
     int r = 0;
     if (atomic_load_explicit(&link->gpu, memory_order_relaxed))
         return 0;
-    if (!*link->gpu_of)
-        r = receiver_begin(link->asked, link->gpu_of);
-    return r < 0 ? r : link_begin(link, *link->gpu_of);
+    if (!*link->of->gpu)
+        r = receiver_begin(link->of->asked, link->of->gpu);
+    return r < 0 ? r : link_begin(link, *link->of->gpu);
 }
 
 /* The number is the publisher's own choice: it may not choose another one. */
@@ -866,7 +864,7 @@ static int message_new(struct dlx_subscriber_link *link, const struct dlx_manife
     (void)pthread_mutex_init(&gpu->lock, NULL);
     gpu->publisher = (struct dlx_gpu_publisher){number, link->publisher};
     gpu->ready = (dlx_atomic_u32 *)(uintptr_t)&manifest->gpu->ready; /* to be read */
-    gpu->timeout_ns = link->client->timeout_ns;
+    gpu->timeout_ns = link->of->client->timeout_ns;
     gpu->places = places;
     gpu->n_allocations = n;
     for (uint32_t i = 0; i < n; i++) {
@@ -879,7 +877,7 @@ static int message_new(struct dlx_subscriber_link *link, const struct dlx_manife
             return dlx__fail_prefix(DLX_E_BAD_PEER, "allocation %u", i + 1);
         }
         if (a->handle.n_chunks > 0 && !gpu->client)
-            gpu->client = dlx__client_ref(link->client);
+            gpu->client = dlx__client_ref(link->of->client);
     }
     *ret = gpu;
     return 0;

@@ -96,15 +96,12 @@ int dlx__gpu_use_on(struct dlx_export *e, void *stream);
 /* Not known yet: what the error codes leave free. */
 #define DLX_GPU_WAITING 1
 
-/* How long a stream waits for a publisher of another user, unless the subscription says it. */
-#define DLX_GPU_OTHER_USER_NS INT64_C(5000000000)
-
 /* How long a stream waits, and who says so. */
 struct dlx_gpu_limit {
     int64_t ns; /* negative: without a limit */
     enum dlx_gpu_limit_of {
         DLX_GPU_LIMIT_ASKED,      /* stream_timeout_ns of dlx_subscribe_args */
-        DLX_GPU_LIMIT_OTHER_USER, /* its default, where the publisher may be another user's */
+        DLX_GPU_LIMIT_OTHER_USER, /* the default, if the publisher may be another user's */
         DLX_GPU_LIMIT_ENDING,     /* the time of calls, since the subscription or tensor ended */
     } of;
 };

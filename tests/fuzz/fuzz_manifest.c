@@ -44,13 +44,10 @@ static void read_gpu(const struct dlx_manifest *manifest, const struct dlx_manif
     static struct dlx_client client = {.refs = 1};
     static struct dlx_gpu_receiver *receiver;
     static const struct dlx_subscribe_args asked = {.size = sizeof asked};
+    static const struct dlx_subscription_view of = {&client, &asked, &receiver};
     static struct dlx_shm_control control;
-    struct dlx_subscriber_link link = {.pid = 1,
-                                       .bell = -1,
-                                       .core = {.control = &control},
-                                       .client = &client,
-                                       .gpu_of = &receiver,
-                                       .asked = &asked};
+    struct dlx_subscriber_link link = {
+        .pid = 1, .bell = -1, .core = {.control = &control}, .of = &of};
     struct dlx_message_gpu *gpu = NULL;
     client.generation = dlx_fuzz_generation;
     if (dlx__gpu_receive_table.message_new(&link, manifest, &gpu) < 0) {

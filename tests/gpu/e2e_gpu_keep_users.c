@@ -116,7 +116,7 @@ static bool is_of_user(uid_t uid, const char *topic)
         (void)dlx_test_stream_next(s);
         bool is = false;
         for (uint32_t i = 0; i < s->n_links; i++)
-            is |= s->links[i]->publisher != 0 && s->links[i]->is_same_user;
+            is |= s->links[i]->publisher != 0 && s->links[i]->stream_wait_ns == DLX_FOREVER;
         _exit(is);
     }
     return dlx_test_fork_status(pid) != 0;

@@ -346,7 +346,7 @@ GPU_TEST(a_stream_waits_5_s_for_a_publisher_of_another_user, 0)
     auto_client *c = NULL;
     ok(dlx_connect(CONNECT(.timeout_ns = 6 * SECOND), &c));
     ok(dlx_subscribe(c, "gpu/a", NULL, &x.s));
-    x.s->links[0]->is_same_user = false;
+    x.s->links[0]->stream_wait_ns = DLX_STREAM_OTHER_USER_NS;
     dlx_test_gpu_publish_behind(x.p, from, &gate, 0);
     struct dlx_message *m = dlx_test_stream_next(x.s);
     DLManagedTensorVersioned *t, *none;

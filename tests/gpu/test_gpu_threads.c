@@ -158,10 +158,10 @@ LOOP_TEST(a_stream_goes_on_when_its_result_is_known, 0, 2)
     wait_ = dlx__gpu_wait_unref(wait_);
 }
 
-static void check_limit(int64_t asked, bool is_same_user, int64_t ns, enum dlx_gpu_limit_of of)
+static void check_limit(int64_t asked, int64_t of_link, int64_t ns, enum dlx_gpu_limit_of of)
 {
     const struct dlx_gpu_receiver subscription = {.stream_timeout_ns = asked};
-    const struct dlx_subscriber_link link = {.is_same_user = is_same_user};
+    const struct dlx_subscriber_link link = {.stream_wait_ns = of_link};
     struct dlx_gpu_limit limit = dlx__gpu_stream_limit(&subscription, &link);
     ck_assert_int_eq(limit.of, of);
     ck_assert_int_eq(limit.ns, ns);
@@ -169,11 +169,11 @@ static void check_limit(int64_t asked, bool is_same_user, int64_t ns, enum dlx_g
 
 TEST(a_stream_has_the_limit_that_was_asked_for_or_that_of_other_users)
 {
-    check_limit(0, true, DLX_FOREVER, DLX_GPU_LIMIT_ASKED);
-    check_limit(0, false, DLX_GPU_OTHER_USER_NS, DLX_GPU_LIMIT_OTHER_USER);
-    for (int is_same_user = 0; is_same_user < 2; is_same_user++) {
-        check_limit(7, is_same_user, 7, DLX_GPU_LIMIT_ASKED);
-        check_limit(DLX_FOREVER, is_same_user, DLX_FOREVER, DLX_GPU_LIMIT_ASKED);
+    static const int64_t of_links[] = {DLX_FOREVER, DLX_STREAM_OTHER_USER_NS};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(of_links); i++) {
+        check_limit(0, of_links[i], of_links[i], DLX_GPU_LIMIT_OTHER_USER);
+        check_limit(7, of_links[i], 7, DLX_GPU_LIMIT_ASKED);
+        check_limit(DLX_FOREVER, of_links[i], DLX_FOREVER, DLX_GPU_LIMIT_ASKED);
     }
 }
 
@@ -216,7 +216,7 @@ TEST(a_tensor_that_is_ready_costs_no_look_at_its_publisher)
 }
 
 /* Tensors get ready one after the other, which the thread notices each time. */
-TEST(one_system_call_looks_at_all_publishers_and_holds_no_caller_up)
+TEST(all_publishers_are_looked_at_by_one_system_call_that_holds_no_caller_up)
 {
     uint64_t begin = dlx__now_ns();
     add_waits(DLX_GPU_PENDING);

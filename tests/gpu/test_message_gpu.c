@@ -11,14 +11,13 @@ static struct dlx_shm_control control;
 static struct dlx_client client = {.refs = 1};
 static struct dlx_gpu_receiver *receiver;
 static const struct dlx_subscribe_args asked = {.size = sizeof asked};
+static const struct dlx_subscription_view link_of = {&client, &asked, &receiver};
 static struct dlx_subscriber_link subscriber_link = {.topic = "cam/front",
                                                      .publisher = 7,
                                                      .pid = 42,
                                                      .bell = -1,
                                                      .core = {.control = &control},
-                                                     .client = &client,
-                                                     .gpu_of = &receiver,
-                                                     .asked = &asked};
+                                                     .of = &link_of};
 
 /* An honest one of 4096 bytes. */
 static void setup(void)
