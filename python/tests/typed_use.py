@@ -129,7 +129,7 @@ def selects(sub: dlx.Subscription, other: dlx.Subscription) -> None:
     dlx.select(sub)  # type: ignore[arg-type]
     assert_type(dlx.DType(float).name, str)
     dlx.torch_mem_pool()
-    freed: int = dlx.gpu_trim()
+    assert_type(dlx.gpu_trim(), int)
 
 
 def catches() -> None:
