@@ -383,6 +383,7 @@ GPU_TEST(a_call_of_the_driver_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
             struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
             tensor = dlx_test_gpu_tensor(0, 1, N, 0);
             uint64_t n_waits = standin.standin_calls("cuEventSynchronize");
+            uint32_t n_deleted = dlx_test_gpu_n_deleted();
             dlx_test_gpu_publish_this(own.x.p, tensor, own.from, &gate, 0);
             /* From then on the publisher's thread makes no calls that may fail. */
             eventually(standin.standin_calls("cuEventSynchronize") > n_waits);
@@ -399,7 +400,7 @@ GPU_TEST(a_call_of_the_driver_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
             dlx_test_gpu_wait_held(own.x.s, 0);
             dlx_test_stream_publish(own.x.p, 4, 3); /* lets it go */
             dlx_message_unref(dlx_test_stream_next(own.x.s));
-            ok(dlx_publisher_wait(own.x.p, 0, 0));
+            dlx_test_gpu_wait_deleted(&own.x, n_deleted + 1);
             dlx_test_gpu_state_check(&before);
             if (!failed) {
                 ck_assert_msg(k > 1, "%s was not called", calls[i]);
