@@ -7,7 +7,7 @@
  * a bad outcome is found. tests/model/run.sh runs both:
  *
  *     orders hold_retire | reliable_take | passed | batch_sleep | take_blocked | release_blocked |
- * joiner | newest | report | report_hold [MISTAKE]
+ * joiner | newest | report | report_hold | freed [MISTAKE]
  *
  * Relacy does not move a load before a load, or a store before a load that comes first in the
  * program, beyond what stale values show; so a pass here says less than a failure.
@@ -380,6 +380,36 @@ struct report_hold : rl::test_suite<report_hold, 3> {
     void after() { RL_ASSERT(!is_taken || !is_reported); }
 };
 
+/* A publisher frees allocations 1, 2 and 3, and has room for two ids: the third takes the place of
+ * the first. A subscriber that has seen fewer than two new ones has the right ids. */
+struct freed : rl::test_suite<freed, 2> {
+    rl::atomic<int> n, ids[2];
+    void before()
+    {
+        n($).store(0, relaxed);
+        ids[0]($).store(0, relaxed);
+        ids[1]($).store(0, relaxed);
+    }
+    void thread(unsigned index)
+    {
+        if (index == 0) { /* dlx__writer_note_freed() */
+            for (int id = 1; id <= 3; id++) {
+                fence("FREED_FENCE");
+                ids[(id - 1) % 2]($).store(id, relaxed);
+                n($).store(id, order("FREED_STORE", release, relaxed));
+            }
+        } else { /* dlx__reader_freed() */
+            int seen = n($).load(order("FREED_LOAD", acquire, relaxed));
+            if (seen != 1)
+                return; /* none, or too many */
+            int id = ids[0]($).load(relaxed);
+            fence("LOOK_FENCE");
+            if (is("ONE_LOOK") || n($).load(relaxed) < 2)
+                RL_ASSERT(id == 1);
+        }
+    }
+};
+
 int main(int argc, char **argv)
 {
     rl::test_params params;
@@ -402,6 +432,7 @@ int main(int argc, char **argv)
     RUN(newest);
     RUN(report);
     RUN(report_hold);
+    RUN(freed);
     /* As spin says it, for run.sh. Relacy itself tells of an error, and may end by abort() after
      * that. */
     if (ok)

@@ -135,6 +135,7 @@ orders: gen and joins                      |orders|joiner|ok|quick
 orders: when the newest was published      |orders|newest|ok|quick
 orders: what a report counts as missed     |orders|report|ok|quick
 orders: what a report counts as gone       |orders|report_hold|ok|quick
+orders: ids of freed GPU memory            |orders|freed|ok|quick
 ring: a retired entry is 0                 |ring|LAST=4 ZERO|error|quick
 ring: gen not looked at again              |ring|LAST=4 NORECHECK|error|quick
 ring: hold word after the second look      |ring|LAST=4 HOLDLATE|error|quick
@@ -294,6 +295,11 @@ orders: weaker hold clear                  |orders|report_hold HOLD_CLEAR|error|
 orders: weaker oldest store                |orders|report_hold OLDEST_STORE|error|quick
 orders: no fence of the report             |orders|report_hold REPORT_FENCE|error|quick
 orders: hold word not looked at            |orders|report_hold NO_HOLD|error|quick
+orders: no fence before an id              |orders|freed FREED_FENCE|error|quick
+orders: weaker store of the number of ids  |orders|freed FREED_STORE|error|quick
+orders: weaker load of the number of ids   |orders|freed FREED_LOAD|error|quick
+orders: no fence after the ids             |orders|freed LOOK_FENCE|error|quick
+orders: number of ids not looked at again  |orders|freed ONE_LOOK|error|quick
 '
 
 # one <number> <what> <model> <parameters> <expected>: writes $tmp/<number>.line; 1 when it is not
