@@ -164,9 +164,11 @@ DLX_API int dlx_tensor_status(const DLManagedTensorVersioned *tensor);
  */
 DLX_API int dlx_message_status(const struct dlx_message *m);
 
-/** For dlx_tensor_used_on(), where the streams that use a tensor are not known: its release waits
- *  for all work of this process on the GPU, in a thread of the subscription. That wait invalidates
- *  the capture of any stream of the process. */
+/**
+ * For dlx_tensor_used_on(), where the streams that use a tensor are not known: its release waits
+ * for all work of this process on the GPU, in a thread of the subscription. That wait invalidates
+ * the capture of any stream of the process.
+ */
 #define DLX_STREAM_ALL ((void *)(UINTPTR_MAX - 1))
 /** For dlx_tensor_used_on(): no stream uses the tensor, and its release waits for nothing. */
 #define DLX_STREAM_NONE ((void *)UINTPTR_MAX)
@@ -230,7 +232,7 @@ DLX_API void dlx_cuda_free(void *memory, size_t size, int device, void *stream);
  * it before it allocates by itself, or before it does not take messages for long.
  *
  * The memory is free when its publisher, and every other process that has it open, gives it up,
- * too. Any thread. *ret: how many bytes were closed (`ret` may be NULL).
+ * too. Any thread. `*ret` is the number of bytes that were closed (`ret` may be NULL).
  *
  * Returns 0; DLX_E_FORKED (the memory is the parent's).
  */
