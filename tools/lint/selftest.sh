@@ -439,15 +439,19 @@ figures() {
     sed -i "$3" "$tree/${4:-$link}"
     expect "$1" "figures: $2" ratchet --check
 }
+worse_figures() { # as above: they are not written down
+    figures 1 "$@"
+    expect 1 "figures: $1 is written down" ratchet --renew
+}
 figures 0 'nothing changed' ''
-figures 1 'a name of a test without a subject' 's/a_ring/what/' tests/test_ring.c
-figures 1 'a member more' 's/bool is_here;/bool is_here, is_there;/'
+worse_figures 'a name of a test without a subject' 's/a_ring/what/' tests/test_ring.c
+worse_figures 'a member more' 's/bool is_here;/bool is_here, is_there;/'
 figures 1 'a member of a part more' 's/one, /one, three, /'
 figures 1 'a boolean instead of a number' 's/int one/bool one/'
 figures 1 'a member less, which is not written down' 's/one, //'
 figures 1 'a word of flags' 's/bool is_here/unsigned flags/'
 figures 1 'a line more' '$s/$/\n/'
-figures 1 'a call that closes a circle' 's/^{/{ b();/' client/message/a.c
+worse_figures 'a call that closes a circle' 's/^{/{ b();/' client/message/a.c
 figures 1 'a call that may move a publisher' 's/^{/{ dlx__publisher_go_on();/' client/message/a.c
 
 # -- format ----------------------------------------------------------------------------------------
