@@ -121,9 +121,9 @@ static void allocate(int sock, enum dlx_gpu_kind kind, uint64_t size)
     if (!exports)
         ok(dlx__gpu_exports_new(&exports, DLX_TEST_GPU_PEER));
     if (kind == DLX_GPU_CUDA_VMM)
-        ok(dlx__gpu_allocate_arena(exports, (DLDeviceType)dlx_test_gpu_type(), 0, size, &export));
+        ok(dlx__gpu_allocate_arena(exports, dlx_test_gpu_type(), 0, size, &export));
     else
-        ok(dlx__gpu_exports_share(exports, (DLDeviceType)dlx_test_gpu_type(), 0,
+        ok(dlx__gpu_exports_share(exports, dlx_test_gpu_type(), 0,
                                   (void *)(uintptr_t)foreign(kind, size), size, &export, &offset));
     for (uint64_t i = 0; i < size / 8; i += 4096) {
         uint64_t word = i + 1;
