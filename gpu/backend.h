@@ -42,8 +42,8 @@ struct dlx_gpu_ops {
     bool export_pins;
     /* Memory may stay open while no tensor uses it, since opening is slow. */
     bool import_stays;
-    /* Memory is opened once in a process, whoever publishes it: its token says what it is. Drivers
-     * do not count: the first to close it would close it for all. */
+    /* A process opens an allocation once, from whatever publisher it comes: the token names it.
+     * Drivers do not count: the first import that is closed would close it for all. */
     bool opens_once;
 
     /* Zeroed memory of at least `size` bytes on the device. NULL: frameworks alone allocate memory

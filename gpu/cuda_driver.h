@@ -121,7 +121,7 @@ int dlx__cuda_enter_if_active(const struct dlx_cuda *cu, int32_t device, struct 
                               bool *ret_entered);
 /*
  * Make the context of a stream current, which may be one of any device: its primary context, and
- * then the scope retains it, or one that the program made, which nobody can retain. NULL and the
+ * then the scope retains it, or one that the program made, which libdlx cannot retain. NULL and the
  * other special streams are those of the calling thread's context if that is one of `device`, else
  * of the primary context of `device`; without either nothing is entered.
  */

@@ -30,7 +30,7 @@
  *
  * Memory whose kind may not stay open (gpu/backend.h) goes from USED to CLOSING, and so does what
  * is used when the last link leaves. Of the kinds that drivers let a process open once, an
- * allocation is known by its token, whoever publishes it, and not opened again before the driver
+ * allocation is known by its token, from whatever publisher, and not opened again before the driver
  * has closed it. Memory that a publisher of this process exports is not opened: it is where it is.
  */
 

@@ -38,7 +38,7 @@
  * thread's context if that is a context of the GPU, else of the GPU's primary context. On HIP, in
  * debug mode, and if the driver cannot make an event for the stream, as for one of a context that
  * is not a primary one, dlx_publish() waits and counts it (`gpu_waits`). A stream that is being
- * captured is refused with DLX_E_INVALID. A message that nobody needs any more, and that the GPU
+ * captured is refused with DLX_E_INVALID. A message that no subscriber needs, and that the GPU
  * still writes, keeps its memory meanwhile. dlx_publish() does not wait for that; dlx_alloc() does
  * before it takes more memory, at most for the time of a request in struct dlx_connect_args, and
  * counts it in `gpu_waits`.

@@ -53,13 +53,9 @@ static void consume(uint32_t which, const char *topic, struct shared *shared)
     struct dlx_client *client = bm_connect();
     bm_check(dlx_subscribe(client, topic, NULL, &s), topic);
     atomic_store(&shared->n_taken[which], 0);
-    while (!atomic_load(&shared->is_over)) {
-        struct dlx_message *m;
+    struct dlx_message *m;
+    while ((m = gpu_bench_take(s, &shared->is_over))) {
         DLManagedTensorVersioned *t;
-        int r = dlx_take(s, INT64_C(100000000), &m);
-        if (r == DLX_E_TIMEOUT)
-            continue;
-        bm_check(r, "dlx_take");
         bm_check(dlx_message_tensor_on(m, 0, stream, &t), "dlx_message_tensor_on");
         dlx_message_unref(m);
         dlx_test_gpu_spin(stream, 0, 1000000);
@@ -101,10 +97,10 @@ void gpu_bench_crashes(void)
     size_t size = (size_t)bm_long("size", 1L << 33);
     long n = bm_long("n", 5);
     struct shared *shared = bm_shared(sizeof *shared);
-    pid_t consumers[N_CONSUMERS], producer = gpu_bench_fork();
+    pid_t consumers[N_CONSUMERS], producer;
     bm_topic("crashes", getpid(), topic);
-    if (producer == 0) {
-        produce(size, bm_topic("crashes", getppid(), topic), shared);
+    if ((producer = gpu_bench_fork()) == 0) {
+        produce(size, topic, shared);
         _exit(0);
     }
     for (uint32_t i = 0; i < N_CONSUMERS; i++)

@@ -48,6 +48,9 @@ void gpu_bench_subscriber(struct gpu_bench_end *ret, const char *topic, uint32_t
                           struct bm_meeting *meeting);
 void gpu_bench_end(struct gpu_bench_end *end);
 
+/* The next message; NULL: there is none, and the run is over. */
+struct dlx_message *gpu_bench_take(struct dlx_subscription *s, _Atomic bool *is_over);
+
 /* Until `word` is at least `value`; 60 s at most. */
 void gpu_bench_await(_Atomic uint64_t *word, uint64_t value);
 

@@ -131,6 +131,17 @@ void gpu_bench_await(_Atomic uint64_t *word, uint64_t value)
     }
 }
 
+struct dlx_message *gpu_bench_take(struct dlx_subscription *s, _Atomic bool *is_over)
+{
+    struct dlx_message *m = NULL;
+    int r = DLX_E_TIMEOUT;
+    while (r == DLX_E_TIMEOUT && !atomic_load(is_over))
+        r = dlx_take(s, INT64_C(100000000), &m);
+    if (r != DLX_E_TIMEOUT)
+        bm_check(r, "dlx_take");
+    return m;
+}
+
 pid_t gpu_bench_fork(void)
 {
     pid_t pid = bm_fork();

@@ -82,13 +82,9 @@ static void consume(uint64_t n_words, uint64_t seed, const char *topic, struct s
     struct dlx_client *client = bm_connect();
     bm_check(dlx_subscribe(client, topic, NULL, &s), topic);
     atomic_fetch_add(&shared->n_ready, 1);
-    while (!atomic_load(&shared->is_over)) {
-        struct dlx_message *m;
+    struct dlx_message *m;
+    while ((m = gpu_bench_take(s, &shared->is_over))) {
         DLManagedTensorVersioned *t;
-        int r = dlx_take(s, INT64_C(100000000), &m);
-        if (r == DLX_E_TIMEOUT)
-            continue;
-        bm_check(r, "dlx_take");
         uint32_t seq = (uint32_t)dlx_message_seq(m);
         bm_check(dlx_message_tensor_on(m, 0, stream, &t), "dlx_message_tensor_on");
         dlx_message_unref(m);
