@@ -67,6 +67,8 @@ HIP_OBJ := $(call obj,$(if $(HIP_INCLUDE),$(wildcard gpu/hip_*.c)))
 # libdlx-gpu: libdlx.so loads it, and static programs link it.
 GPU_OBJ := $(call obj,$(filter-out gpu/cuda_%.c gpu/hip_%.c,$(wildcard gpu/*.c gpu/lib/*.c)) \
     keeper/wire.c) $(CUDA_OBJ) $(HIP_OBJ)
+# What of it the keeper has, too: the backends, and nothing of the library.
+BACKEND_OBJ := $(call obj,gpu/backend.c gpu/gpu.c gpu/handle.c) $(CUDA_OBJ) $(HIP_OBJ)
 # What loads it is in libdlx.so alone.
 LOAD_OBJ := $(call obj,client/gpu/load.c)
 # Nothing but a weak reference names this one, which takes none out of an archive.
@@ -204,9 +206,7 @@ endef
 $(BUILD)/dlpackd: $(OBJ)/daemon/server/main.o $(call lib,daemon) $(call lib,common)
 $(BUILD)/dlpackd: private LIBS = $(UV_LIBS) $(PBC_LIBS) $(INI_LIBS)
 
-$(BUILD)/dlpackd-keeper: $(OBJ)/keeper/main.o $(OBJ)/gpu/handle.o $(call lib,keeper) \
-    $(call lib,common)
-$(BUILD)/dlpackd-keeper: private LIBS = $(PBC_LIBS)
+$(BUILD)/dlpackd-keeper: $(OBJ)/keeper/main.o $(call lib,keeper) $(BACKEND_OBJ) $(call lib,common)
 
 # The installed dlxctl is linked anew, without the run path of the build tree.
 CLI_LIBS = $(JSON_LIBS) $(ZIP_LIBS) -lm

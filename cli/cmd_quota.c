@@ -66,7 +66,7 @@ static const char *amount_text(const struct dlx_quota_info *item, uint64_t amoun
 {
     if (amount == DLX_QUOTA_UNLIMITED)
         (void)snprintf(text, HUMAN_SIZE, "-");
-    else if (strcmp(item->name, "bytes") == 0 || strcmp(item->name, "retained-bytes") == 0)
+    else if (strcmp(item->name, "bytes") == 0 || strstr(item->name, "-bytes"))
         human_bytes(amount, text);
     else
         (void)snprintf(text, HUMAN_SIZE, "%" PRIu64, amount);

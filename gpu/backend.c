@@ -5,6 +5,21 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+int dlx__gpu_open_new(const struct dlx_gpu_ops *ops, const struct dlx_gpu_handle *handle,
+                      int32_t device, struct dlx_gpu_memory *ret)
+{
+    struct dlx_gpu_memory memory;
+    int r = ops->open(handle, device, device, DLX_GPU_READ_WRITE, &memory);
+    if (r < 0)
+        return r;
+    r = ops->clear(&memory);
+    if (r < 0)
+        ops->close(&memory);
+    else
+        *ret = memory;
+    return r;
+}
+
 int dlx__gpu_memory_pieces(struct dlx_gpu_memory *memory, uint32_t n)
 {
     memory->pieces = calloc(n, sizeof *memory->pieces);

@@ -46,9 +46,13 @@ struct dlx_gpu_ops {
      * Drivers do not count: the first import that is closed would close it for all. */
     bool opens_once;
 
-    /* Zeroed memory of at least `size` bytes on the device. NULL: frameworks alone allocate memory
-     * of this kind. */
-    int (*allocate)(int32_t device, uint64_t size, struct dlx_gpu_memory *ret);
+    /* Make memory of at least `size` bytes on the device, without a context and without mapping it:
+     * the kind, size, token and chunks of a complete handle, whose descriptors keep the memory. The
+     * caller sets device and id. NULL: frameworks alone allocate memory of this kind. */
+    int (*create)(int32_t device, uint64_t size, struct dlx_gpu_handle *ret);
+    /* Fill memory that was opened for reading and writing with zeros, and wait for that. NULL where
+     * `create` is. */
+    int (*clear)(struct dlx_gpu_memory *memory);
     /* The chunks with their descriptors, and the token. The caller sets device, id and size. */
     int (*export)(const struct dlx_gpu_memory *memory, struct dlx_gpu_handle *ret);
     /*
@@ -112,6 +116,11 @@ extern const struct dlx_gpu_ops dlx__hip_ipc_ops, dlx__hip_vmm_ops;
 /* The table. DLX_E_DEVICE: no such device type, or this build does not have it. */
 int dlx__gpu_api(int32_t device_type, const struct dlx_gpu_api **ret);
 int dlx__gpu_ops(enum dlx_gpu_kind kind, const struct dlx_gpu_ops **ret);
+
+/* Open what `create` has made, for reading and writing, and clear it. The descriptors stay the
+ * handle's. */
+int dlx__gpu_open_new(const struct dlx_gpu_ops *ops, const struct dlx_gpu_handle *handle,
+                      int32_t device, struct dlx_gpu_memory *ret);
 
 /* One or more pieces, zeroed, of memory that has none. 0 or DLX_E_NO_MEMORY. */
 int dlx__gpu_memory_pieces(struct dlx_gpu_memory *memory, uint32_t n);

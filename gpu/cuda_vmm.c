@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of cuMemCreate: our own arenas, and the chunks that a framework mapped side by side. No
- * context need be current, but to write zeros. Each chunk is mapped whole, at its offset 0: the
+ * Memory of cuMemCreate: our own, and the chunks that a framework mapped side by side. No context
+ * need be current, but to write zeros. Each chunk is mapped whole, at its offset 0: the
  * driver takes nothing else.
  */
 #include "common/amount.h"
@@ -55,11 +55,14 @@ static int allow(const struct dlx_cuda *cu, const struct dlx_gpu_memory *memory,
 
 /* The zeros are written on a new stream, so they neither wait for other work of the process nor
  * delay it. */
-static int cuda_vmm_write_zeros(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory)
+static int cuda_vmm_clear(struct dlx_gpu_memory *memory)
 {
+    const struct dlx_cuda *cu;
     struct dlx_cuda_scope scope;
     CUstream stream;
-    int r = dlx__cuda_enter(cu, memory->device, &scope);
+    int r = dlx__cuda(&cu);
+    if (r == 0)
+        r = dlx__cuda_enter(cu, memory->device, &scope);
     if (r < 0)
         return r;
     CUresult result = cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
@@ -110,64 +113,6 @@ static CUresult create_pieces(const struct dlx_cuda *cu, const CUmemAllocationPr
     return result;
 }
 
-static int cuda_vmm_create(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory)
-{
-    CUmemAllocationProp prop;
-    CUdevice device;
-    int r = dlx__cuda_device(cu, memory->device, &device);
-    if (r < 0)
-        return r;
-    memset(&prop, 0, sizeof prop);
-    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    prop.location.id = memory->device;
-    prop.requestedHandleTypes = FD_HANDLE;
-    prop.allocFlags.gpuDirectRDMACapable = may_mark_for_rdma(cu, device);
-    CUresult result = create_pieces(cu, &prop, memory->size, &memory->pieces[0]);
-    if (prop.allocFlags.gpuDirectRDMACapable && result != CUDA_SUCCESS &&
-        result != CUDA_ERROR_OUT_OF_MEMORY) { /* the mark is refused, and can be done without */
-        prop.allocFlags.gpuDirectRDMACapable = 0;
-        result = create_pieces(cu, &prop, memory->size, &memory->pieces[0]);
-    }
-    if (result != CUDA_SUCCESS)
-        return dlx__cuda_fail(cu, result, "cuMemCreate of %s on CUDA device %d",
-                              DLX_AMOUNT(memory->size), memory->device);
-    memory->size = memory->pieces[0].size;
-    return 0;
-}
-
-static int cuda_vmm_allocate(int32_t device, uint64_t size, struct dlx_gpu_memory *ret)
-{
-    const struct dlx_cuda *cu;
-    struct dlx_gpu_memory memory = {.ops = &dlx__cuda_vmm_ops, .device = device, .size = size};
-    uint32_t n_mapped = 0;
-    int r = dlx__cuda(&cu);
-    if (r < 0)
-        return r;
-    r = dlx__gpu_memory_pieces(&memory, 1);
-    if (r == 0)
-        r = cuda_vmm_create(cu, &memory);
-    if (r == 0)
-        r = reserve(cu, &memory);
-    if (r == 0) {
-        CUresult result =
-            cu->cuMemMap(dlx__cuda_ptr(memory.base), memory.size, 0, memory.pieces[0].identity, 0);
-        if (result != CUDA_SUCCESS)
-            r = dlx__cuda_fail(cu, result, "cuMemMap");
-        else
-            n_mapped = 1;
-    }
-    if (r == 0)
-        r = allow(cu, &memory, device, DLX_GPU_READ_WRITE);
-    if (r == 0)
-        r = cuda_vmm_write_zeros(cu, &memory);
-    if (r < 0)
-        cuda_vmm_destroy(cu, &memory, n_mapped);
-    else
-        *ret = memory;
-    return r;
-}
-
 static int export_chunks(const struct dlx_gpu_memory *memory, struct dlx_gpu_handle *ret)
 {
     const struct dlx_cuda *cu;
@@ -188,6 +133,55 @@ static int export_chunks(const struct dlx_gpu_memory *memory, struct dlx_gpu_han
         ret->chunks[i] = (struct dlx_gpu_chunk){.size = memory->pieces[i].size, .fd = fd};
     }
     return r;
+}
+
+/* Create the one piece of our own memory. */
+static int create_piece(const struct dlx_cuda *cu, int32_t device, uint64_t size,
+                        struct dlx_gpu_piece *ret)
+{
+    CUmemAllocationProp prop;
+    CUdevice of;
+    int r = dlx__cuda_device(cu, device, &of);
+    if (r < 0)
+        return r;
+    memset(&prop, 0, sizeof prop);
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    prop.location.id = device;
+    prop.requestedHandleTypes = FD_HANDLE;
+    prop.allocFlags.gpuDirectRDMACapable = may_mark_for_rdma(cu, of);
+    CUresult result = create_pieces(cu, &prop, size, ret);
+    if (prop.allocFlags.gpuDirectRDMACapable && result != CUDA_SUCCESS &&
+        result != CUDA_ERROR_OUT_OF_MEMORY) { /* the mark is refused, and can be done without */
+        prop.allocFlags.gpuDirectRDMACapable = 0;
+        result = create_pieces(cu, &prop, size, ret);
+    }
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "cuMemCreate of %s on CUDA device %d", DLX_AMOUNT(size),
+                              device);
+    return 0;
+}
+
+/* The descriptor keeps the memory. */
+static int cuda_vmm_create(int32_t device, uint64_t size, struct dlx_gpu_handle *ret)
+{
+    const struct dlx_cuda *cu;
+    struct dlx_gpu_piece piece = {0};
+    struct dlx_gpu_handle handle = {.kind = DLX_GPU_CUDA_VMM};
+    int r = dlx__cuda(&cu);
+    if (r == 0)
+        r = create_piece(cu, device, size, &piece);
+    if (r < 0)
+        return r;
+    const struct dlx_gpu_memory memory = {.n_pieces = 1, .pieces = &piece};
+    r = export_chunks(&memory, &handle);
+    (void)cu->cuMemRelease(piece.identity);
+    if (r < 0)
+        return r;
+    handle.size = piece.size;
+    handle.n_received = handle.n_chunks;
+    *ret = handle;
+    return 0;
 }
 
 /* The mapping keeps the memory, so its handle is no longer needed. */
@@ -277,7 +271,8 @@ const struct dlx_gpu_ops dlx__cuda_vmm_ops = {
     .device_type = kDLCUDA,
     .export_pins = true,
     .import_stays = true,
-    .allocate = cuda_vmm_allocate,
+    .create = cuda_vmm_create,
+    .clear = cuda_vmm_clear,
     .export = export_chunks,
     .open = open_chunks,
     .allow_peers = cuda_vmm_allow_peers,

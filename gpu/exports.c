@@ -4,16 +4,16 @@
 #include "gpu/backend.h"
 #include <pthread.h>
 
-enum export_state { EXPORT_USED, EXPORT_IDLE, EXPORT_GONE };
+/* From GONE on no thread can find the export any more. */
+enum export_state { EXPORT_USED, EXPORT_IDLE, EXPORT_GONE, EXPORT_KEPT };
 
 struct dlx_gpu_export {
     struct dlx_gpu_export *next;
     struct dlx_gpu_exports *exports;
     enum export_state state;
-    bool is_ours; /* allocated here, so closed, not forgotten */
+    bool is_ours; /* an arena: closed, not forgotten */
     uint32_t n_uses;
     uint64_t last_use;
-    uint64_t mark;
     struct dlx_gpu_memory memory;
     struct dlx_gpu_handle handle;
 };
@@ -141,11 +141,13 @@ void dlx__gpu_exports_end(struct dlx_gpu_exports *exports)
     }
 }
 
-static bool is_same(const struct dlx_gpu_memory *a, const struct dlx_gpu_memory *b)
+/* An arena is where it is until it is closed: nothing else lies there. */
+static bool is_same(const struct dlx_gpu_export *export, const struct dlx_gpu_memory *b)
 {
+    const struct dlx_gpu_memory *a = &export->memory;
     if (a->ops != b->ops || a->base != b->base || a->size != b->size || a->n_pieces != b->n_pieces)
         return false;
-    for (uint32_t i = 0; i < a->n_pieces; i++) {
+    for (uint32_t i = 0; i < a->n_pieces && !export->is_ours; i++) {
         if (a->pieces[i].identity == 0 || a->pieces[i].identity != b->pieces[i].identity)
             return false;
     }
@@ -157,7 +159,7 @@ static struct dlx_gpu_export *find_same(const struct dlx_gpu_exports *exports,
                                         const struct dlx_gpu_memory *memory)
 {
     struct dlx_gpu_export *export = exports->list;
-    while (export && (export->state == EXPORT_GONE || !is_same(&export->memory, memory)))
+    while (export && (export->state >= EXPORT_GONE || !is_same(export, memory)))
         export = export->next;
     return export;
 }
@@ -189,47 +191,62 @@ static int describe(const struct dlx_gpu_api *api, const struct dlx_gpu_memory *
     return r;
 }
 
-/* Export the memory, which then belongs to the export. On failure it stays the caller's. The caller
- * holds `making`. */
-static int exports_make(struct dlx_gpu_exports *exports, const struct dlx_gpu_api *api,
-                        const struct dlx_gpu_memory *memory, bool is_ours,
-                        struct dlx_gpu_export **ret)
+/* An export with an id, on the list. */
+static struct dlx_gpu_export *list_export(struct dlx_gpu_exports *exports,
+                                          const struct dlx_gpu_export *export)
 {
-    struct dlx_gpu_export *export = calloc(1, sizeof *export);
+    struct dlx_gpu_export *listed = malloc(sizeof *listed);
+    if (!listed)
+        return NULL;
+    *listed = *export;
+    listed->exports = exports;
+    (void)pthread_mutex_lock(&lock);
+    listed->handle.id = ++exports->last_id;
+    listed->next = exports->list;
+    exports->list = listed;
+    (void)pthread_mutex_unlock(&lock);
+    return listed;
+}
+
+int dlx__gpu_exports_plan(struct dlx_gpu_exports *exports, struct dlx_gpu_export **ret)
+{
+    const struct dlx_gpu_export arena = {.state = EXPORT_KEPT, .is_ours = true};
+    struct dlx_gpu_export *export = list_export(exports, &arena);
     if (!export)
         return dlx__fail(DLX_E_NO_MEMORY, "no memory for an export of GPU memory");
-    export->exports = exports;
-    export->is_ours = is_ours;
-    export->n_uses = 1;
-    export->memory = *memory;
-    int r = describe(api, memory, &export->handle);
-    if (r < 0) {
-        free(export);
-        return r;
-    }
-    export->handle.kind = memory->ops->kind;
-    export->handle.size = memory->size;
-    export->handle.n_received = export->handle.n_chunks; /* complete */
-    (void)pthread_mutex_lock(&lock);
-    export->handle.id = ++exports->last_id;
-    export->next = exports->list;
-    exports->list = export;
-    (void)pthread_mutex_unlock(&lock);
     *ret = export;
     return 0;
 }
 
-int dlx__gpu_exports_add(struct dlx_gpu_exports *exports, const struct dlx_gpu_memory *memory,
-                         struct dlx_gpu_export **ret)
+void dlx__gpu_export_fill(struct dlx_gpu_export *export, const struct dlx_gpu_memory *memory,
+                          struct dlx_gpu_handle *take_handle)
 {
-    const struct dlx_gpu_api *api = NULL;
-    int r = dlx__gpu_api(memory->ops->device_type, &api);
+    (void)pthread_mutex_lock(&lock);
+    export->memory = *memory;
+    export->handle = *take_handle;
+    export->n_uses = 1;
+    export->state = EXPORT_USED;
+    (void)pthread_mutex_unlock(&lock);
+    *take_handle = (struct dlx_gpu_handle){0};
+}
+
+/* Export the memory of a framework, which then belongs to the export. On failure it stays the
+ * caller's, who holds `making`. */
+static int exports_make(struct dlx_gpu_exports *exports, const struct dlx_gpu_api *api,
+                        const struct dlx_gpu_memory *memory, struct dlx_gpu_export **ret)
+{
+    struct dlx_gpu_export export = {.n_uses = 1, .memory = *memory};
+    int r = describe(api, memory, &export.handle);
     if (r < 0)
         return r;
-    (void)pthread_mutex_lock(&making);
-    r = exports_make(exports, api, memory, true, ret);
-    (void)pthread_mutex_unlock(&making);
-    return r;
+    export.handle.kind = memory->ops->kind;
+    export.handle.size = memory->size;
+    export.handle.n_received = export.handle.n_chunks; /* complete */
+    *ret = list_export(exports, &export);
+    if (*ret)
+        return 0;
+    dlx__gpu_handle_deinit(&export.handle);
+    return dlx__fail(DLX_E_NO_MEMORY, "no memory for an export of GPU memory");
 }
 
 /* One more use of an export of this memory, or NULL. */
@@ -263,7 +280,7 @@ int dlx__gpu_exports_share(struct dlx_gpu_exports *exports, int32_t device_type,
         uint64_t offset = (uint64_t)((uintptr_t)ptr - (uintptr_t)memory.base);
         struct dlx_gpu_export *export = reuse(exports, &memory);
         if (!export)
-            r = exports_make(exports, api, &memory, false, &export);
+            r = exports_make(exports, api, &memory, &export);
         else
             memory.ops->forget(&memory);
         if (r == 0) {
@@ -292,37 +309,12 @@ int32_t dlx__gpu_export_device(const struct dlx_gpu_export *export)
     return export->memory.device;
 }
 
-bool dlx__gpu_export_is_ours(const struct dlx_gpu_export *export)
-{
-    return export->is_ours;
-}
-
-uint64_t *dlx__gpu_export_mark(struct dlx_gpu_export *export)
-{
-    return &export->mark;
-}
-
 struct dlx_gpu_export *dlx__gpu_export_ref(struct dlx_gpu_export *export)
 {
     (void)pthread_mutex_lock(&lock);
     export->n_uses++;
     (void)pthread_mutex_unlock(&lock);
     return export;
-}
-
-struct dlx_gpu_export *dlx__gpu_exports_next_used(struct dlx_gpu_exports *exports,
-                                                  uint64_t after_id)
-{
-    struct dlx_gpu_export *next = NULL;
-    (void)pthread_mutex_lock(&lock);
-    for (struct dlx_gpu_export *export = exports->list; export; export = export->next)
-        if (export->state == EXPORT_USED && export->handle.n_chunks > 0 &&
-            export->handle.id > after_id && (!next || export->handle.id < next->handle.id))
-            next = export;
-    if (next)
-        next->n_uses++;
-    (void)pthread_mutex_unlock(&lock);
-    return next;
 }
 
 /* The caller holds the lock. Find the idle export that was used longest ago, if too many are
@@ -374,19 +366,88 @@ void dlx__gpu_export_unref(struct dlx_gpu_export *export)
         let_go(memory, handle, is_ours);
 }
 
+/* The caller holds the lock. The first one in this state. */
+static struct dlx_gpu_export *find_in_state(const struct dlx_gpu_exports *exports,
+                                            enum export_state state)
+{
+    struct dlx_gpu_export *export = exports->list;
+    while (export && export->state != state)
+        export = export->next;
+    return export;
+}
+
 bool dlx__gpu_exports_next_gone(struct dlx_gpu_exports *exports, uint64_t *ret_id)
+{
+    struct dlx_gpu_export *freed = NULL;
+    (void)pthread_mutex_lock(&lock);
+    struct dlx_gpu_export *export = find_in_state(exports, EXPORT_GONE);
+    bool is_found = export != NULL;
+    if (is_found) {
+        *ret_id = export->handle.id;
+        export->state = EXPORT_KEPT;
+        if (!export->is_ours)
+            unlink_export(freed = export);
+    }
+    (void)pthread_mutex_unlock(&lock);
+    free(freed);
+    return is_found;
+}
+
+uint64_t dlx__gpu_exports_kept(const struct dlx_gpu_exports *exports)
+{
+    (void)pthread_mutex_lock(&lock);
+    const struct dlx_gpu_export *export = find_in_state(exports, EXPORT_KEPT);
+    uint64_t id = export ? export->handle.id : 0;
+    (void)pthread_mutex_unlock(&lock);
+    return id;
+}
+
+void dlx__gpu_exports_told(struct dlx_gpu_exports *exports, uint64_t id)
 {
     (void)pthread_mutex_lock(&lock);
     struct dlx_gpu_export *export = exports->list;
-    while (export && export->state != EXPORT_GONE)
+    while (export && (export->state != EXPORT_KEPT || export->handle.id != id))
         export = export->next;
-    if (export) {
+    if (export)
         unlink_export(export);
-        *ret_id = export->handle.id;
-    }
     (void)pthread_mutex_unlock(&lock);
     free(export);
+}
+
+/* The caller holds the lock. NULL: there is none, or none any more. */
+static struct dlx_gpu_export *find_id(const struct dlx_gpu_exports *exports, uint64_t id)
+{
+    struct dlx_gpu_export *export = exports->list;
+    while (export && (export->state >= EXPORT_GONE || export->handle.id != id))
+        export = export->next;
+    return export;
+}
+
+static int fail_not_shared(uint64_t id)
+{
+    return dlx__fail(DLX_E_NOT_FOUND, "this process does not share GPU memory %llu any more",
+                     (unsigned long long)id);
+}
+
+bool dlx__gpu_exports_have_descriptors(const struct dlx_gpu_exports *exports)
+{
+    (void)pthread_mutex_lock(&lock);
+    const struct dlx_gpu_export *export = exports->list;
+    while (export && (export->state >= EXPORT_GONE || export->handle.n_chunks == 0))
+        export = export->next;
+    (void)pthread_mutex_unlock(&lock);
     return export != NULL;
+}
+
+int dlx__gpu_exports_look(const struct dlx_gpu_exports *exports, uint64_t id,
+                          int (*look)(const struct dlx_gpu_handle *handle, void *userdata),
+                          void *userdata)
+{
+    (void)pthread_mutex_lock(&lock);
+    const struct dlx_gpu_export *export = find_id(exports, id);
+    int r = export ? look(&export->handle, userdata) : fail_not_shared(id);
+    (void)pthread_mutex_unlock(&lock);
+    return r;
 }
 
 int dlx__gpu_exports_find(struct dlx_gpu_publisher publisher, uint64_t id,
@@ -397,19 +458,15 @@ int dlx__gpu_exports_find(struct dlx_gpu_publisher publisher, uint64_t id,
     struct dlx_gpu_exports *exports = all;
     while (exports && !exports_is_of(exports, publisher))
         exports = exports->next;
-    if (exports) {
-        export = exports->list;
-        while (export && (export->state == EXPORT_GONE || export->handle.id != id))
-            export = export->next;
-    }
+    if (exports)
+        export = find_id(exports, id);
     if (export) {
         export->state = EXPORT_USED;
         export->n_uses++;
     }
     (void)pthread_mutex_unlock(&lock);
     if (exports && !export)
-        return dlx__fail(DLX_E_NOT_FOUND, "this process does not share GPU memory %llu any more",
-                         (unsigned long long)id);
+        return fail_not_shared(id);
     *ret = export;
     return 0;
 }

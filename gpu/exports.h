@@ -7,9 +7,11 @@
  * frameworks. An allocation is exported once, whatever number of tensors and subscribers it has,
  * and has an id that the publisher never uses again.
  *
- *     USED <--> IDLE --> GONE --> freed, when its publisher has asked: dlx__gpu_exports_next_gone()
+ *     USED <--> IDLE --> GONE ----> freed, when its publisher has asked
  *       |                 ^
  *       +-----------------+   an export that would keep its memory in use is never idle
+ *
+ *     KEPT --> USED --> GONE --> KEPT --> freed, when the keeper was told: an arena
  *
  * Calls are safe from any thread. Each is one publisher's. Another publisher of the process that
  * shares the same memory gives it an id of its own, and describes it alike otherwise: the driver
@@ -43,12 +45,14 @@ int dlx__gpu_exports_also(struct dlx_gpu_exports *exports, uint64_t id);
  * fine. */
 void dlx__gpu_exports_end(struct dlx_gpu_exports *exports);
 
-/* An arena of dlx__gpu_allocate(), which the export owns from now on. Other processes may open it
- * while this one lives, and longer if they hold its descriptors. On failure it stays the
- * caller's. */
+/* The export of an arena that the keeper is about to make: from now on it may have it. All that it
+ * has is its id, until it is filled. DLX_E_NO_MEMORY. */
+int dlx__gpu_exports_plan(struct dlx_gpu_exports *exports, struct dlx_gpu_export **ret);
+/* With the memory, as dlx__gpu_open_new() opened it, and its complete handle, which has that id.
+ * Both are the export's from now on. */
 struct dlx_gpu_memory;
-int dlx__gpu_exports_add(struct dlx_gpu_exports *exports, const struct dlx_gpu_memory *memory,
-                         struct dlx_gpu_export **ret);
+void dlx__gpu_export_fill(struct dlx_gpu_export *export, const struct dlx_gpu_memory *memory,
+                          struct dlx_gpu_handle *take_handle);
 
 /*
  * The allocation that `size` bytes at `ptr` are in, and where in it they begin. The memory stays
@@ -64,13 +68,8 @@ const struct dlx_gpu_handle *dlx__gpu_export_handle(const struct dlx_gpu_export 
 void *dlx__gpu_export_base(const struct dlx_gpu_export *export);
 int32_t dlx__gpu_export_device(const struct dlx_gpu_export *export);
 
-/* Is the export an arena of dlx__gpu_exports_add()? */
-bool dlx__gpu_export_is_ours(const struct dlx_gpu_export *export);
 /* Add a use to an export that is in use. */
 struct dlx_gpu_export *dlx__gpu_export_ref(struct dlx_gpu_export *export);
-
-/* A number for its publisher's thread, 0 at first. */
-uint64_t *dlx__gpu_export_mark(struct dlx_gpu_export *export);
 
 /* Drop one use. No kernel of this process may still use an arena. NULL is fine. */
 void dlx__gpu_export_unref(struct dlx_gpu_export *export);
@@ -79,12 +78,18 @@ void dlx__gpu_export_unref(struct dlx_gpu_export *export);
  * forget it. */
 bool dlx__gpu_exports_next_gone(struct dlx_gpu_exports *exports, uint64_t *ret_id);
 
-/*
- * The next allocation in use that has descriptors, after the one with this id (0: the first); one
- * more use of it. NULL: there is none.
- */
-struct dlx_gpu_export *dlx__gpu_exports_next_used(struct dlx_gpu_exports *exports,
-                                                  uint64_t after_id);
+/* The id of an arena that is not used, and that the keeper may still have; 0: there is none. It is
+ * forgotten when the keeper was told. */
+uint64_t dlx__gpu_exports_kept(const struct dlx_gpu_exports *exports);
+void dlx__gpu_exports_told(struct dlx_gpu_exports *exports, uint64_t id);
+
+/* Is there an allocation that others open by descriptors? */
+bool dlx__gpu_exports_have_descriptors(const struct dlx_gpu_exports *exports);
+/* Calls `look` with the handle of an allocation, and returns what that does. It neither waits nor
+ * calls anything of this header. DLX_E_NOT_FOUND: there is no such allocation any more. */
+int dlx__gpu_exports_look(const struct dlx_gpu_exports *exports, uint64_t id,
+                          int (*look)(const struct dlx_gpu_handle *handle, void *userdata),
+                          void *userdata);
 
 /*
  * One more use of what a publisher of this process exports. *ret is NULL if the publisher is not

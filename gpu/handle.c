@@ -103,11 +103,11 @@ void dlx__gpu_handle_encode_outline(const struct dlx_gpu_handle *handle,
     memcpy(ret + AT_TOKEN, handle->token, sizeof handle->token);
 }
 
-size_t dlx__gpu_handle_encode(const struct dlx_gpu_handle *handle, uint32_t first,
-                              uint8_t ret[DLX_GPU_BYTES_MAX],
-                              int ret_borrow_fds[DLX_PACKET_FDS_MAX], size_t *ret_n_fds)
+size_t dlx__gpu_handle_encode_part(const struct dlx_gpu_handle *handle, uint32_t first,
+                                   uint32_t n_most, uint8_t ret[DLX_GPU_BYTES_MAX],
+                                   int ret_borrow_fds[DLX_PACKET_FDS_MAX], size_t *ret_n_fds)
 {
-    uint32_t n = DLX_MIN(handle->n_chunks - first, DLX_PACKET_FDS_MAX);
+    uint32_t n = DLX_MIN(handle->n_chunks - first, n_most);
     dlx__gpu_handle_encode_outline(handle, ret);
     dlx__put16(ret + AT_N_HERE, (uint16_t)n);
     dlx__put32(ret + AT_FIRST, first);

@@ -78,12 +78,21 @@ int dlx__gpu_handle_copy(const struct dlx_gpu_handle *handle, struct dlx_gpu_han
 void dlx__gpu_handle_deinit(struct dlx_gpu_handle *handle);
 
 /*
- * The part that begins with chunk `first`. Returns its size; the descriptors stay the handle's. The
- * next part begins with first + *ret_n_fds, if the handle has as many chunks.
+ * The part that begins with chunk `first`, of `n_most` chunks at most: DLX_PACKET_FDS_MAX or less.
+ * Returns its size; the descriptors stay the handle's. The next part begins with
+ * first + *ret_n_fds, if the handle has as many chunks.
  */
-size_t dlx__gpu_handle_encode(const struct dlx_gpu_handle *handle, uint32_t first,
-                              uint8_t ret[DLX_GPU_BYTES_MAX],
-                              int ret_borrow_fds[DLX_PACKET_FDS_MAX], size_t *ret_n_fds);
+size_t dlx__gpu_handle_encode_part(const struct dlx_gpu_handle *handle, uint32_t first,
+                                   uint32_t n_most, uint8_t ret[DLX_GPU_BYTES_MAX],
+                                   int ret_borrow_fds[DLX_PACKET_FDS_MAX], size_t *ret_n_fds);
+static inline size_t dlx__gpu_handle_encode(const struct dlx_gpu_handle *handle, uint32_t first,
+                                            uint8_t ret[DLX_GPU_BYTES_MAX],
+                                            int ret_borrow_fds[DLX_PACKET_FDS_MAX],
+                                            size_t *ret_n_fds)
+{
+    return dlx__gpu_handle_encode_part(handle, first, DLX_PACKET_FDS_MAX, ret, ret_borrow_fds,
+                                       ret_n_fds);
+}
 
 /*
  * Add a part to a handle, which is all zero before the first one. The descriptors become the

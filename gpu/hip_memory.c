@@ -146,30 +146,38 @@ static int map(const struct dlx_hip *hip, struct dlx_gpu_memory *memory, int32_t
     return 0;
 }
 
-static int hip_memory_write_zeros(const struct dlx_hip *hip, const struct dlx_gpu_memory *memory)
+static int clear_vmm(struct dlx_gpu_memory *memory)
 {
+    const struct dlx_hip *hip;
     hipStream_t stream;
-    int before, r = dlx__hip_enter(hip, memory->device, &before);
+    int before, r = dlx__hip(&hip);
     if (r < 0)
         return r;
-    hipError_t error = hip->hipStreamCreateWithFlags(&stream, hipStreamNonBlocking);
-    if (error == hipSuccess) {
-        error = hip->hipMemsetD32Async(memory->base, 0, memory->size / 4, stream);
-        if (error == hipSuccess)
-            error = hip->hipStreamSynchronize(stream);
-        (void)hip->hipStreamDestroy(stream);
+    dlx__hip_lock();
+    r = dlx__hip_enter(hip, memory->device, &before);
+    if (r == 0) {
+        hipError_t error = hip->hipStreamCreateWithFlags(&stream, hipStreamNonBlocking);
+        if (error == hipSuccess) {
+            error = hip->hipMemsetD32Async(memory->base, 0, memory->size / 4, stream);
+            if (error == hipSuccess)
+                error = hip->hipStreamSynchronize(stream);
+            (void)hip->hipStreamDestroy(stream);
+        }
+        dlx__hip_leave(hip, before);
+        if (error != hipSuccess)
+            r = dlx__hip_fail(hip, error, "cannot clear memory of HIP device %d", memory->device);
     }
-    dlx__hip_leave(hip, before);
-    if (error != hipSuccess)
-        return dlx__hip_fail(hip, error, "cannot clear memory of HIP device %d", memory->device);
-    return 0;
+    dlx__hip_unlock();
+    return r;
 }
 
-/* The members of hipMemAllocationProp changed between versions. */
-static int hip_memory_create(const struct dlx_hip *hip, struct dlx_gpu_memory *memory)
+/* The caller holds the lock. The members of hipMemAllocationProp changed between versions. */
+static int hip_memory_create(const struct dlx_hip *hip, int32_t device, uint64_t size,
+                             struct dlx_gpu_piece *ret)
 {
     hipMemAllocationProp prop;
     size_t granularity;
+    uint64_t whole;
     hipMemGenericAllocationHandle_t handle;
     int built_for = HIP_VERSION_MAJOR * 100 + HIP_VERSION_MINOR;
     if (hip->version / 100000 != built_for)
@@ -180,68 +188,74 @@ static int hip_memory_create(const struct dlx_hip *hip, struct dlx_gpu_memory *m
     memset(&prop, 0, sizeof prop);
     prop.type = hipMemAllocationTypePinned;
     prop.location.type = hipMemLocationTypeDevice;
-    prop.location.id = memory->device;
+    prop.location.id = device;
     prop.requestedHandleType = FD_HANDLE;
     hipError_t error = hip->hipMemGetAllocationGranularity(&granularity, &prop,
                                                            hipMemAllocationGranularityMinimum);
     if (error != hipSuccess)
-        return dlx__hip_fail(hip, error, "HIP device %d has no memory that can be shared",
-                             memory->device);
-    if (!dlx__align_up(memory->size, granularity, &memory->size))
+        return dlx__hip_fail(hip, error, "HIP device %d has no memory that can be shared", device);
+    if (!dlx__align_up(size, granularity, &whole))
         return dlx__fail(DLX_E_NO_MEMORY, "too many bytes");
-    error = hip->hipMemCreate(&handle, memory->size, &prop, 0);
+    error = hip->hipMemCreate(&handle, whole, &prop, 0);
     if (error != hipSuccess)
-        return dlx__hip_fail(hip, error, "hipMemCreate of %s on HIP device %d",
-                             DLX_AMOUNT(memory->size), memory->device);
-    memory->pieces[0] = (struct dlx_gpu_piece){.identity = (uintptr_t)handle, .size = memory->size};
+        return dlx__hip_fail(hip, error, "hipMemCreate of %s on HIP device %d", DLX_AMOUNT(size),
+                             device);
+    *ret = (struct dlx_gpu_piece){.identity = (uintptr_t)handle, .size = whole};
     return 0;
 }
 
-static int hip_memory_allocate(int32_t device, uint64_t size, struct dlx_gpu_memory *ret)
+/* The caller holds the lock. */
+static int export_piece(const struct dlx_hip *hip, const struct dlx_gpu_piece *piece,
+                        struct dlx_gpu_handle *ret)
 {
-    const struct dlx_hip *hip;
-    struct dlx_gpu_memory memory = {.ops = &dlx__hip_vmm_ops, .device = device, .size = size};
-    bool is_mapped = false;
-    int r = dlx__hip(&hip);
+    int fd = -1, r = dlx__gpu_handle_reserve(ret, 1);
     if (r < 0)
         return r;
-    dlx__hip_lock();
-    r = dlx__gpu_memory_pieces(&memory, 1);
-    if (r == 0)
-        r = hip_memory_create(hip, &memory);
-    if (r == 0)
-        r = map(hip, &memory, device, DLX_GPU_READ_WRITE);
-    if (r == 0) {
-        is_mapped = true;
-        r = hip_memory_write_zeros(hip, &memory);
-    }
-    if (r < 0)
-        hip_memory_destroy(hip, &memory, is_mapped);
-    else
-        *ret = memory;
-    dlx__hip_unlock();
-    return r;
-}
-
-static int export_vmm(const struct dlx_gpu_memory *memory, struct dlx_gpu_handle *ret)
-{
-    const struct dlx_hip *hip;
-    int fd = -1, r = dlx__hip(&hip);
-    if (r == 0)
-        r = dlx__gpu_handle_reserve(ret, 1);
-    if (r < 0)
-        return r;
-    dlx__hip_lock();
     hipError_t error = hip->hipMemExportToShareableHandle(
-        &fd, (hipMemGenericAllocationHandle_t)(uintptr_t)memory->pieces[0].identity, FD_HANDLE, 0);
-    dlx__hip_unlock();
+        &fd, (hipMemGenericAllocationHandle_t)(uintptr_t)piece->identity, FD_HANDLE, 0);
     if (error != hipSuccess) {
         dlx__gpu_handle_deinit(ret);
         return dlx__hip_fail(hip, error, "hipMemExportToShareableHandle");
     }
     (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
-    ret->chunks[0] = (struct dlx_gpu_chunk){.size = memory->size, .fd = fd};
+    ret->chunks[0] = (struct dlx_gpu_chunk){.size = piece->size, .fd = fd};
     return 0;
+}
+
+/* The descriptor keeps the memory. */
+static int create_vmm(int32_t device, uint64_t size, struct dlx_gpu_handle *ret)
+{
+    const struct dlx_hip *hip;
+    struct dlx_gpu_piece piece = {0};
+    struct dlx_gpu_handle handle = {.kind = DLX_GPU_HIP_VMM};
+    int r = dlx__hip(&hip);
+    if (r < 0)
+        return r;
+    dlx__hip_lock();
+    r = hip_memory_create(hip, device, size, &piece);
+    if (r == 0) {
+        r = export_piece(hip, &piece, &handle);
+        (void)hip->hipMemRelease((hipMemGenericAllocationHandle_t)(uintptr_t)piece.identity);
+    }
+    dlx__hip_unlock();
+    if (r < 0)
+        return r;
+    handle.size = piece.size;
+    handle.n_received = handle.n_chunks;
+    *ret = handle;
+    return 0;
+}
+
+static int export_vmm(const struct dlx_gpu_memory *memory, struct dlx_gpu_handle *ret)
+{
+    const struct dlx_hip *hip;
+    int r = dlx__hip(&hip);
+    if (r < 0)
+        return r;
+    dlx__hip_lock();
+    r = export_piece(hip, &memory->pieces[0], ret);
+    dlx__hip_unlock();
+    return r;
 }
 
 static int open_vmm(const struct dlx_gpu_handle *handle, int32_t home, int32_t device,
@@ -303,7 +317,8 @@ const struct dlx_gpu_ops dlx__hip_vmm_ops = {
     .device_type = kDLROCM,
     .export_pins = true,
     .import_stays = true,
-    .allocate = hip_memory_allocate,
+    .create = create_vmm,
+    .clear = clear_vmm,
     .export = export_vmm,
     .open = open_vmm,
     .close = close_vmm,

@@ -2,7 +2,7 @@
 #include "common/error.h"
 #include "common/listen.h"
 #include "common/syscalls.h"
-#include "keeper/router.h"
+#include "keeper/keeper.h"
 #include <argp.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -15,11 +15,11 @@ __attribute__((visibility("default"))) const char *argp_program_version =
     "dlpackd-keeper " DLX_VERSION_STRING;
 
 static const char doc[] =
-    "Hold the descriptors of tensors on GPUs for dlpackd, so that they reach those who subscribe "
-    "later, also when their publisher or dlpackd has ended.\v"
-    "dlpackd starts this program when a publisher shares such memory, unless one listens on its "
-    "socket: there is no need to start it by hand. It has no connection to a GPU. It ends by "
-    "itself, SECONDS after the last dlpackd, when no publisher is left.";
+    "Make GPU memory for publishers of dlpackd and keep it, so that it reaches those who subscribe "
+    "later, also when its publisher or dlpackd has ended.\v"
+    "dlpackd starts this program when a publisher first needs such memory, unless one listens on "
+    "its socket: there is no need to start it by hand. It loads the driver of a GPU then, and has "
+    "no context. It ends by itself, SECONDS after the last dlpackd, when no memory is left.";
 
 enum { OPTION_GRACE = 0x100, OPTION_DETACH };
 #define GRACE_MAX_S 1e6
@@ -32,7 +32,7 @@ static const struct argp_option options[] = {
      "manager)",
      0},
     {"grace", OPTION_GRACE, "SECONDS", 0,
-     "keep what publishers that ended have left for so long without a dlpackd, and end so long "
+     "keep memory of publishers that have ended for so long without a dlpackd, and end so long "
      "after the last one (default: $DLX_KEEPER_GRACE, else 60; fractions allowed)",
      0},
     {"detach", OPTION_DETACH, NULL, 0, "listen, then go on in the background", 0},
@@ -108,7 +108,7 @@ static void on_signal(int signum)
     (void)signum;
     /* NOLINTNEXTLINE(bugprone-signal-handler): stat, fstat and unlink, and nothing that waits */
     dlx__listen_unlink(&place);
-    _exit(EXIT_SUCCESS); /* its holders end with it */
+    _exit(EXIT_SUCCESS); /* its memory goes with it, but for what others have open */
 }
 
 static void keeper_tell(const char *text)
@@ -184,11 +184,11 @@ int main(int argc, char **argv)
     (void)signal(SIGTERM, on_signal);
     (void)signal(SIGINT, on_signal);
     raise_limit();
-    const struct dlxk_router_options router = {.grace_ns = arguments.grace_ns,
-                                               .place = place.path ? &place : NULL};
+    const struct dlxk_options keeper = {.grace_ns = arguments.grace_ns,
+                                        .place = place.path ? &place : NULL};
     if (arguments.detach && !detach())
         return EXIT_FAILURE;
-    r = dlxk_router_run(place.fd, &router);
+    r = dlxk_run(place.fd, &keeper);
     dlx__listen_deinit(&place);
     return r < 0 ? fail() : EXIT_SUCCESS;
 }

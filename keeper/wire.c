@@ -2,9 +2,7 @@
 #include "keeper/wire.h"
 #include "common/bytes.h"
 #include "common/error.h"
-#include <linux/sockios.h>
 #include <string.h>
-#include <sys/ioctl.h>
 
 /* The offsets that keeper/wire.h draws. */
 enum {
@@ -14,16 +12,16 @@ enum {
     AT_SERIAL = 4,
     AT_ORIGIN = 8,
     AT_ALLOCATION = 16,
-    AT_UID = 24,
-    AT_READER = 28,
-    AT_CODE = 32,
-    AT_SOCKET = 36,
+    AT_USER = 24,
+    AT_NUMBER = 32,
+    AT_CODE = 40,
+    AT_ZERO32 = 44,
 };
-_Static_assert(AT_SOCKET + 4 == DLX_KEEPER_HEADER_SIZE, "layout");
+_Static_assert(AT_ZERO32 + 4 == DLX_KEEPER_HEADER_SIZE, "layout");
 _Static_assert(DLX_KEEPER_CLAIMS_MAX *DLX_KEEPER_CLAIM_SIZE <= DLX_KEEPER_BODY_MAX, "CLAIM fits");
 
-enum field { SERIAL = 1, ORIGIN = 2, ALLOCATION = 4, UID = 8, READER = 16, CODE = 32 };
-enum body { NOTHING, TEXT, DESCRIPTION, CLAIMS };
+enum field { SERIAL = 1, ORIGIN = 2, ALLOCATION = 4, USER = 8, NUMBER = 16, CODE = 32 };
+enum body { NOTHING, TEXT, DEVICE, DESCRIPTION, CLAIMS };
 
 struct kind {
     uint32_t fields;
@@ -49,6 +47,8 @@ static int check_body(enum body body, const uint8_t *data, size_t size)
         return size == 0 ? 0 : fail_field("size");
     case TEXT:
         return size < DLX_ERROR_TEXT_SIZE && !memchr(data, '\0', size) ? 0 : fail_field("text");
+    case DEVICE:
+        return size == DLX_KEEPER_DEVICE_SIZE ? 0 : fail_field("device");
     case CLAIMS:
         if (size % DLX_KEEPER_CLAIM_SIZE != 0 ||
             size / DLX_KEEPER_CLAIM_SIZE > DLX_KEEPER_CLAIMS_MAX)
@@ -79,14 +79,13 @@ int dlx__keeper_decode(const struct dlx_packet *packet, struct dlx_keeper_packet
         .serial = dlx__get32(data + AT_SERIAL),
         .origin = dlx__get64(data + AT_ORIGIN),
         .allocation = dlx__get64(data + AT_ALLOCATION),
-        .uid = dlx__get32(data + AT_UID),
-        .socket = dlx__get32(data + AT_SOCKET),
-        .reader = dlx__get32(data + AT_READER),
+        .user = dlx__get64(data + AT_USER),
+        .number = dlx__get64(data + AT_NUMBER),
         .code = (int32_t)dlx__get32(data + AT_CODE),
         .body = data + DLX_KEEPER_HEADER_SIZE,
         .body_size = packet->size - DLX_KEEPER_HEADER_SIZE,
     };
-    if (dlx__get16(data + AT_ZERO16) != 0)
+    if (dlx__get16(data + AT_ZERO16) != 0 || dlx__get32(data + AT_ZERO32) != 0)
         return fail_field("reserved field");
     if (!(kind->fields & SERIAL) && got.serial != 0)
         return fail_field("serial");
@@ -94,13 +93,13 @@ int dlx__keeper_decode(const struct dlx_packet *packet, struct dlx_keeper_packet
         return fail_field("origin");
     if ((kind->fields & ALLOCATION) ? got.allocation == 0 : got.allocation != 0)
         return fail_field("allocation");
-    if ((!(kind->fields & UID) && got.uid != 0) || (!(kind->fields & READER) && got.reader != 0))
-        return fail_field("uid");
-    if (!(kind->fields & UID) && got.socket != 0)
-        return fail_field("socket");
-    if (!(kind->fields & CODE) && got.code != 0)
+    if (!(kind->fields & USER) && got.user != 0)
+        return fail_field("user");
+    if (!(kind->fields & NUMBER) && got.number != 0)
+        return fail_field("number");
+    if ((kind->fields & CODE) ? got.code >= 0 : got.code != 0)
         return fail_field("code");
-    if (kind->body == DESCRIPTION ? packet->n_fds > kind->n_fds : packet->n_fds != kind->n_fds)
+    if (got.kind == DLX_KEEPER_PART ? packet->n_fds > kind->n_fds : packet->n_fds != kind->n_fds)
         return fail_field("number of file descriptors");
     int r = check_body(kind->body, got.body, got.body_size);
     if (r == 0)
@@ -127,6 +126,20 @@ void dlx__keeper_put_claim(uint8_t ret[DLX_KEEPER_CLAIM_SIZE], uint64_t origin, 
     dlx__put64(ret + 8, user);
 }
 
+struct dlx_keeper_device dlx__keeper_device(const struct dlx_keeper_packet *packet)
+{
+    struct dlx_keeper_device device = {.type = (int32_t)dlx__get32(packet->body)};
+    memcpy(device.uuid, packet->body + 4, sizeof device.uuid);
+    return device;
+}
+
+void dlx__keeper_put_device(uint8_t ret[DLX_KEEPER_DEVICE_SIZE],
+                            const struct dlx_keeper_device *device)
+{
+    dlx__put32(ret, (uint32_t)device->type);
+    memcpy(ret + 4, device->uuid, sizeof device->uuid);
+}
+
 int dlx__keeper_send(int sock, const struct dlx_keeper_packet *packet, const int *fds, size_t n_fds)
 {
     uint8_t data[DLX_PACKET_SIZE_MAX];
@@ -138,24 +151,22 @@ int dlx__keeper_send(int sock, const struct dlx_keeper_packet *packet, const int
     dlx__put32(data + AT_SERIAL, packet->serial);
     dlx__put64(data + AT_ORIGIN, packet->origin);
     dlx__put64(data + AT_ALLOCATION, packet->allocation);
-    dlx__put32(data + AT_UID, packet->uid);
-    dlx__put32(data + AT_READER, packet->reader);
+    dlx__put64(data + AT_USER, packet->user);
+    dlx__put64(data + AT_NUMBER, packet->number);
     dlx__put32(data + AT_CODE, (uint32_t)packet->code);
-    dlx__put32(data + AT_SOCKET, packet->socket);
+    dlx__put32(data + AT_ZERO32, 0);
     if (packet->body_size > 0)
         memcpy(data + DLX_KEEPER_HEADER_SIZE, packet->body, packet->body_size);
     return dlx__packet_send(sock, data, DLX_KEEPER_HEADER_SIZE + packet->body_size, fds, n_fds);
 }
 
-int dlx__keeper_send_code(int sock, enum dlx_keeper_kind kind, uint32_t serial, int code,
-                          const char *text)
+int dlx__keeper_refuse(int sock, uint32_t serial, int code, const char *text)
 {
-    size_t size = strlen(text);
-    size = DLX_MIN(size, DLX_ERROR_TEXT_SIZE - 1U);
+    size_t size = strnlen(text, DLX_ERROR_TEXT_SIZE - 1U);
     const struct dlx_keeper_packet packet = {
-        .kind = kind,
+        .kind = DLX_KEEPER_REFUSAL,
         .serial = serial,
-        .code = code,
+        .code = code < 0 ? code : DLX_E_PROTOCOL,
         .body = (const uint8_t *)text,
         .body_size = size,
     };
@@ -164,16 +175,7 @@ int dlx__keeper_send_code(int sock, enum dlx_keeper_kind kind, uint32_t serial, 
 
 int dlx__keeper_fail(const struct dlx_keeper_packet *packet)
 {
-    if (packet->code == 0)
-        return 0;
-    int code = packet->code < 0 ? packet->code : DLX_E_PROTOCOL;
     if (packet->body_size == 0)
-        return dlx__fail(code, "%s", dlx__error_text(code));
-    return dlx__fail(code, "%.*s", (int)packet->body_size, (const char *)packet->body);
-}
-
-size_t dlx__keeper_unread(int sock)
-{
-    int n = 0;
-    return ioctl(sock, SIOCOUTQ, &n) == 0 && n > 0 ? (size_t)n : 0;
+        return dlx__fail(packet->code, "%s", dlx__error_text(packet->code));
+    return dlx__fail(packet->code, "%.*s", (int)packet->body_size, (const char *)packet->body);
 }

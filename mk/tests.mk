@@ -15,7 +15,7 @@ TEST_BIN := $(call test,$(TEST_SRC) $(SIM_SRC)) $(BUILD)/tests/sim_daemon $(FUZZ
 # The stand-in for NVIDIA's driver; without cuda.h its tests say SKIP.
 STANDIN_LIB := $(if $(CUDA_INCLUDE),$(BUILD)/tests/standin/libcuda.so.1)
 # One for AMD's HIP runtime on top of it, where both have their headers.
-HIP_STANDIN := $(if $(HIP_INCLUDE),$(STANDIN_LIB:%libcuda.so.1=%libamdhip64.so))
+HIP_STANDIN := $(if $(HIP_INCLUDE),$(STANDIN_LIB:%libcuda.so.1=%libamdhip64.so.7))
 GPU_BIN := $(addprefix $(BUILD)/tests/,gpu_facts gpu_bench gpu_probe keeper_actor)
 FAULT_BIN := $(addprefix $(BUILD)/tests/faults/,steps words old_kernel libfaultalloc.so)
 ACTOR_BIN := $(BUILD)/tests/actor/actor
@@ -29,7 +29,7 @@ POSIX_TESTS := $(filter-out e2e_memory e2e_debug e2e_hostile_uid e2e_hostile_mem
 # Stories about GPUs that are told of HIP's backend, too; not under sanitizers, since the scan of
 # LeakSanitizer crashes there, and why is not known.
 HIP_TESTS := $(if $(SAN),,$(if $(HIP_STANDIN),e2e_gpu e2e_gpu_alloc e2e_gpu_deaths e2e_gpu_imports \
-    e2e_gpu_keep e2e_gpu_peers))
+    e2e_gpu_keep e2e_gpu_peers test_keeper))
 
 .PHONY: check golden check-build check-programs standin check-gpu check-gpu-programs \
     check-gpu-archive fault-programs soak-programs hostile-programs fuzz-programs
@@ -103,7 +103,7 @@ $(BUILD)/tests/gpu_probe: $(OBJ)/tests/gpu/gpu_probe.o
 $(BUILD)/tests/keeper_actor: $(OBJ)/tests/gpu/keeper_actor.o $(TEST_LIBS)
 $(BUILD)/tests/standin/libcuda.so.1: $(call parts,gpu/standin)
 $(call parts,gpu/standin_hip): BASE_CPPFLAGS += $(HIP_CPPFLAGS)
-$(BUILD)/tests/standin/libamdhip64.so: $(call parts,gpu/standin_hip) | $(STANDIN_LIB)
+$(BUILD)/tests/standin/libamdhip64.so.7: $(call parts,gpu/standin_hip) | $(STANDIN_LIB)
 # It loads libdlx.so and what that finds.
 OTHER_BUILD := $(BUILD)/tests/other_build/$(GPU_SONAME)
 $(OTHER_BUILD): $(OBJ)/tests/gpu/other_build.o
@@ -141,7 +141,7 @@ $(if $(FAIL_BIN),$(eval $(FAIL_BIN): private LINK_FLAGS := $(call wrap,$(FAIL_CA
 $(FUZZ_BIN): private LINK_FLAGS = $(if $(FUZZ),-fsanitize=fuzzer) $(call wrap,mmap munmap mremap)
 $(BUILD)/tests/e2e_cli_pub: private LINK_FLAGS = $(call wrap,dlx_list_publishers)
 # Calls of these are the tests' own: what they would do needs a GPU.
-$(BUILD)/tests/test_gpu_exports: private LINK_FLAGS = $(call wrap,dlx__gpu_api dlx__gpu_ops)
+$(BUILD)/tests/test_gpu_exports: private LINK_FLAGS = $(call wrap,dlx__gpu_api)
 $(BUILD)/tests/test_gpu_threads: private LINK_FLAGS = $(call wrap,dlx__gpu_gate_shut \
     dlx__gpu_gate_open dlx__gpu_event_record dlx__gpu_event_wait dlx__gpu_event_end \
     dlx__gpu_retain dlx__gpu_release dlx__message_abandon dlx__reader_made_room poll)

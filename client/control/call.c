@@ -655,47 +655,111 @@ void dlx__call_hear_goodbye(struct dlx_client *c)
     dlx__error_clear();
 }
 
-/* ---- GPU memory that outlives its publisher -------------------------------------------------- */
+/* ---- GPU memory ------------------------------------------------------------------------------ */
 
-/* Since this minor version. */
-#define GPU_MINOR 3U
-
-static int ask_for_keeper(struct dlx_client *c, Dlx__Wire__Packet *request, int *ret_sock)
+/* The caller has the lock. */
+static int check_gpu(const struct dlx_client *c)
 {
+    if (c->minor >= DLX_GPU_SINCE)
+        return 0;
+    return dlx__fail(DLX_E_VERSION,
+                     "dlpackd at %s speaks protocol %u.%u; GPU memory that others open by a "
+                     "descriptor needs %u.%u: update dlpackd",
+                     c->path, DLX_PROTO_MAJOR, c->minor, DLX_PROTO_MAJOR, DLX_GPU_SINCE);
+}
+
+/* The caller has the lock. */
+static int take_gpu_memory(struct dlx_client *c, const Dlx__Wire__GpuMemory *memory,
+                           struct dlx_new_gpu_memory *ret)
+{
+    if (memory->description.len > sizeof ret->description)
+        return dlx__fail(DLX_E_PROTOCOL, "dlpackd describes GPU memory in %zu bytes",
+                         memory->description.len);
+    memcpy(ret->description, memory->description.data, memory->description.len);
+    ret->size = memory->description.len;
+    ret->keeper = memory->keeper;
+    ret->fd = dlx__packet_steal_fd(&c->call->packet, 0);
+    return 0;
+}
+
+int dlx__call_gpu_allocate(struct dlx_client *c, uint64_t publisher, uint64_t allocation,
+                           uint64_t size, int32_t device_type, const uint8_t uuid[16],
+                           struct dlx_new_gpu_memory *ret)
+{
+    Dlx__Wire__GpuAllocate body = DLX__WIRE__GPU_ALLOCATE__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(GPU_ALLOCATE, gpu_allocate, &body);
     const Dlx__Wire__Packet *reply;
+    uint8_t device[16];
+    memcpy(device, uuid, sizeof device);
+    body.publisher = publisher;
+    body.allocation = allocation;
+    body.size = size;
+    body.device_type = device_type;
+    body.device = (ProtobufCBinaryData){sizeof device, device};
     int r = dlx__call_lock(c);
     if (r < 0)
         return r;
-    if (c->minor < GPU_MINOR)
-        r = dlx__fail(DLX_E_VERSION,
-                      "dlpackd at %s speaks protocol %u.%u; GPU memory that outlives its publisher "
-                      "needs %u.%u",
-                      c->path, DLX_PROTO_MAJOR, c->minor, DLX_PROTO_MAJOR, GPU_MINOR);
-    else
-        r = dlx__call_round_trip(c, request, DLX__WIRE__PACKET__BODY_GPU_SOCKET, 1, &reply);
+    r = check_gpu(c);
+    if (r == 0)
+        r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_GPU_MEMORY, 1, &reply);
+    if (r == 0)
+        r = take_gpu_memory(c, reply->gpu_memory, ret);
+    dlx__lock_release(&c->lock);
+    return r;
+}
+
+int dlx__call_gpu_free(struct dlx_client *c, uint64_t publisher, uint64_t allocation)
+{
+    Dlx__Wire__GpuFree body = DLX__WIRE__GPU_FREE__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(GPU_FREE, gpu_free, &body); /* serial 0: no answer */
+    body.publisher = publisher;
+    body.allocation = allocation;
+    /* The keeper of an older daemon has made nothing. */
+    return c->minor >= DLX_GPU_SINCE ? tell(c, &request, false) : 0;
+}
+
+int dlx__call_gpu_serve(struct dlx_client *c, uint64_t publisher, int64_t timeout_ns, int *ret_sock)
+{
+    Dlx__Wire__GpuServe body = DLX__WIRE__GPU_SERVE__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(GPU_SERVE, gpu_serve, &body);
+    const Dlx__Wire__Packet *reply;
+    body.publisher = publisher;
+    int r = dlx__call_lock_within(c, timeout_ns);
+    if (r < 0)
+        return r;
+    r = check_gpu(c);
+    if (r == 0)
+        r = dlx__call_round_trip_within(c, timeout_ns, &request, DLX__WIRE__PACKET__BODY_GPU_SOCKET,
+                                        1, &reply);
     if (r == 0)
         *ret_sock = dlx__packet_steal_fd(&c->call->packet, 0);
     dlx__lock_release(&c->lock);
     return r;
 }
 
-int dlx__call_gpu_keep(struct dlx_client *c, uint64_t publisher, int *ret_sock)
-{
-    Dlx__Wire__GpuKeep body = DLX__WIRE__GPU_KEEP__INIT;
-    Dlx__Wire__Packet request = DLX_PACKET(GPU_KEEP, gpu_keep, &body);
-    body.publisher = publisher;
-    return ask_for_keeper(c, &request, ret_sock);
-}
-
 int dlx__call_gpu_get(struct dlx_client *c, uint64_t link, uint64_t origin, uint64_t allocation,
-                      int *ret_sock)
+                      struct dlx_new_gpu_memory *ret, int *ret_sock)
 {
     Dlx__Wire__GpuGet body = DLX__WIRE__GPU_GET__INIT;
     Dlx__Wire__Packet request = DLX_PACKET(GPU_GET, gpu_get, &body);
+    const Dlx__Wire__Packet *reply;
     body.link = link;
     body.origin = origin;
     body.allocation = allocation;
-    return ask_for_keeper(c, &request, ret_sock);
+    int r = dlx__call_lock(c);
+    if (r < 0)
+        return r;
+    r = check_gpu(c);
+    if (r == 0)
+        r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_GPU_MEMORY, 1, &reply);
+    if (r == 0 && reply->gpu_memory->description.len > 0) {
+        r = take_gpu_memory(c, reply->gpu_memory, ret);
+    } else if (r == 0) {
+        *ret_sock = dlx__packet_steal_fd(&c->call->packet, 0);
+        r = 1;
+    }
+    dlx__lock_release(&c->lock);
+    return r;
 }
 
 /* ---- memory of former daemons --------------------------------------------------------------- */

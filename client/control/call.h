@@ -131,11 +131,31 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
                         const struct dlx_subscribe_args *args, int64_t timeout_ns,
                         struct dlx_new_subscription *ret);
 
-/* A socket to the GPU keeper: client/gpu/gpu_keep.h. The caller owns it. DLX_E_VERSION: the daemon
- * is older. */
-dlx_for_gpu int dlx__call_gpu_keep(struct dlx_client *c, uint64_t publisher, int *ret_sock);
+/* GPU memory. The daemon has to speak this minor version, or they fail with DLX_E_VERSION. */
+#define DLX_GPU_SINCE 8U
+/* Memory that the keeper makes: a part of a handle, which is all of it (gpu/handle.h), and its
+ * descriptor, which the caller owns. */
+#define DLX_CALL_DESCRIPTION_MAX 256U
+struct dlx_new_gpu_memory {
+    uint8_t description[DLX_CALL_DESCRIPTION_MAX];
+    size_t size;
+    uint64_t keeper; /* its number */
+    int fd;
+};
+/* DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_DEVICE, DLX_E_NO_DAEMON (there is no keeper). */
+dlx_for_gpu int dlx__call_gpu_allocate(struct dlx_client *c, uint64_t publisher,
+                                       uint64_t allocation, uint64_t size, int32_t device_type,
+                                       const uint8_t uuid[16], struct dlx_new_gpu_memory *ret);
+/* Tells: DLX_E_FULL when the socket has no room, DLX_E_DISCONNECTED. */
+dlx_for_gpu int dlx__call_gpu_free(struct dlx_client *c, uint64_t publisher, uint64_t allocation);
+/* A socket on which ASK arrives (keeper/wire.h). The caller owns it. */
+dlx_for_gpu int dlx__call_gpu_serve(struct dlx_client *c, uint64_t publisher, int64_t timeout_ns,
+                                    int *ret_sock);
+/* Returns 0: the keeper has it, and `ret` is filled. 1: the publisher sends it on `*ret_sock`,
+ * which the caller owns. DLX_E_NOT_FOUND, DLX_E_ACCESS. */
 dlx_for_gpu int dlx__call_gpu_get(struct dlx_client *c, uint64_t link, uint64_t origin,
-                                  uint64_t allocation, int *ret_sock);
+                                  uint64_t allocation, struct dlx_new_gpu_memory *ret,
+                                  int *ret_sock);
 
 /* The former page: ring/layout.h. The caller has the lock, and owns the fd. Since this minor
  * version. */

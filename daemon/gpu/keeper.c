@@ -5,7 +5,6 @@
 #include "daemon/base/watch.h"
 #include "daemon/base/worker.h"
 #include "daemon/gpu/start.h"
-#include "keeper/wire.h"
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,8 +17,7 @@
 #define PAUSE_NS UINT64_C(1000000000)
 /* How many keepers may end during one call. */
 #define TRIES_MAX 3U
-/* Packets queued for the keeper take about 1.5 KiB each; their sockets count as the daemon's. */
-#define SNDBUF (32 * 1024)
+#define SNDBUF    (32 * 1024)
 /* With more origins that it has yet to forget, the keeper does not read. */
 #define LEAVING_MAX 65536U
 
@@ -36,7 +34,8 @@ struct dlxd_gpu_keeper {
     struct dlxd_workers *workers;
     enum state state;
     char socket[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* "": no path for it */
-    uint32_t n_in_flight;
+    uint32_t n_sent_max; /* calls whose answer has a descriptor */
+    uint32_t n_sent;
     int fd;
     struct dlxd_watch *watch;
     bool is_claimed; /* CLAIMED was sent */
@@ -49,17 +48,26 @@ struct dlxd_gpu_keeper {
     char fail_text[DLX_ERROR_TEXT_SIZE];
 };
 
+/*
+ *   WAITING --(there is room)--> SENT --(answered)--> (freed)
+ *      ^                          |
+ *      |                          +--(cancelled)--> ABANDONED
+ *      +--(to free what was made)-----------------------+
+ */
+enum call_state { CALL_WAITING, CALL_SENT, CALL_ABANDONED };
+
 struct dlxd_gpu_call {
     struct dlxd_list node;
     struct dlxd_gpu_keeper *keeper;
+    enum call_state state;
     struct dlx_keeper_packet request;
+    uint8_t device[DLX_KEEPER_DEVICE_SIZE]; /* body of ALLOCATE */
+    int borrow_pidfd;                       /* of ALLOCATE, while WAITING */
     struct dlxd_charge charge;
-    int ours;   /* the client's end */
-    int theirs; /* the keeper's end */
-    bool is_sent;
+    struct dlxd_charge bytes; /* that are being made */
     uint32_t n_tries;
     uint64_t deadline_ns;
-    dlxd_gpu_call_fn *fn;
+    dlxd_gpu_call_fn *fn; /* NULL: nobody waits for it */
     void *owner;
 };
 
@@ -67,13 +75,47 @@ static void keeper_go_on(struct dlxd_gpu_keeper *keeper);
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static void keeper_finish(struct dlxd_gpu_call *call, int code, const char *text)
+static void free_call(struct dlxd_gpu_call *call)
+{
+    call->keeper->n_sent -= call->state != CALL_WAITING;
+    dlxd_list_remove(&call->node);
+    dlxd_charge_deinit(&call->charge);
+    dlxd_charge_deinit(&call->bytes);
+    free(call);
+}
+
+struct dlxd_gpu_call *dlxd_gpu_call_free(struct dlxd_gpu_call *call)
+{
+    if (call && call->state == CALL_SENT && call->request.kind == DLX_KEEPER_ALLOCATE) {
+        call->state = CALL_ABANDONED;
+        call->fn = NULL;
+        call->deadline_ns = UINT64_MAX;
+    } else if (call) {
+        free_call(call);
+    }
+    return NULL;
+}
+
+static void keeper_finish(struct dlxd_gpu_call *call, int code, const char *text,
+                          const struct dlxd_gpu_answer *answer)
 {
     dlxd_gpu_call_fn *fn = call->fn;
     void *owner = call->owner;
-    int ours = code == 0 ? dlx__steal_fd(&call->ours) : -1;
+    free_call(call);
+    if (fn)
+        fn(owner, code, text, answer);
+}
+
+static void finish_late(struct dlxd_gpu_call *call)
+{
+    dlxd_gpu_call_fn *fn = call->fn;
+    void *owner = call->owner;
     (void)dlxd_gpu_call_free(call);
-    fn(owner, code, text, ours);
+    if (fn)
+        fn(owner, DLX_E_TIMEOUT,
+           "the GPU keeper did not answer within 5 s; where it has yet to open the GPU, another "
+           "try may find it open",
+           NULL);
 }
 
 /* A callback may begin another call, which goes to the end of the list. */
@@ -86,19 +128,7 @@ static void fail_all(struct dlxd_gpu_keeper *keeper, int code, const char *text)
         dlxd_list_push_back(&failed, it);
     }
     while (!dlxd_list_empty(&failed))
-        keeper_finish(dlxd_container_of(failed.next, struct dlxd_gpu_call, node), code, text);
-}
-
-struct dlxd_gpu_call *dlxd_gpu_call_free(struct dlxd_gpu_call *call)
-{
-    if (!call)
-        return NULL;
-    dlxd_list_remove(&call->node);
-    dlx__close(call->ours);
-    dlx__close(call->theirs); /* nobody has had the other end */
-    dlxd_charge_deinit(&call->charge);
-    free(call);
-    return NULL;
+        keeper_finish(dlxd_container_of(failed.next, struct dlxd_gpu_call, node), code, text, NULL);
 }
 
 /* ---- the connection -------------------------------------------------------------------------- */
@@ -116,13 +146,16 @@ static void disconnect(struct dlxd_gpu_keeper *keeper)
 /* The keeper has ended or misbehaved: unanswered calls are for the next one. */
 static void lose(struct dlxd_gpu_keeper *keeper, const char *why)
 {
-    dlxd_log(DLXD_LOG_NOTICE, "lost the GPU keeper at %s: %s", keeper->socket, why);
+    dlxd_log(DLXD_LOG_NOTICE, "lost the GPU keeper at %s, and all that it had: %s", keeper->socket,
+             why);
     disconnect(keeper);
     dlx_for_each (it, &keeper->calls) {
         struct dlxd_gpu_call *call = dlxd_container_of(it, struct dlxd_gpu_call, node);
-        call->is_sent = false;
-        if (call->n_tries >= TRIES_MAX)
-            keeper_finish(call, DLX_E_DISCONNECTED, "the GPU keeper ended when it was asked");
+        keeper->n_sent -= call->state != CALL_WAITING;
+        bool is_wanted = call->state != CALL_ABANDONED && call->n_tries < TRIES_MAX;
+        call->state = CALL_WAITING;
+        if (!is_wanted)
+            keeper_finish(call, DLX_E_DISCONNECTED, "the GPU keeper ended when it was asked", NULL);
     }
     keeper_go_on(keeper);
 }
@@ -160,8 +193,7 @@ static bool send_claims(struct dlxd_gpu_keeper *keeper)
         for (size_t i = 0; i < n; i++)
             dlxd_gpu_origins_told(&keeper->origins, batch[i]);
     }
-    const struct dlx_keeper_packet claimed = {.kind = DLX_KEEPER_CLAIMED,
-                                              .code = (int32_t)keeper->n_in_flight};
+    const struct dlx_keeper_packet claimed = {.kind = DLX_KEEPER_CLAIMED};
     if (!keeper->is_claimed)
         keeper->is_claimed = send_packet(keeper, &claimed, NULL);
     return keeper->is_claimed;
@@ -171,10 +203,8 @@ static bool send_forgets(struct dlxd_gpu_keeper *keeper)
 {
     struct dlxd_gpu_origin *origin;
     while ((origin = dlxd_gpu_origins_first(&keeper->origins, DLXD_GPU_LEAVING))) {
-        const struct dlx_keeper_packet forget = {.kind = DLX_KEEPER_FORGET,
-                                                 .origin = origin->by_origin.id,
-                                                 .uid = (uint32_t)origin->user,
-                                                 .socket = (uint32_t)(origin->user >> 32)};
+        const struct dlx_keeper_packet forget = {
+            .kind = DLX_KEEPER_FORGET, .origin = origin->by_origin.id, .user = origin->user};
         if (!send_packet(keeper, &forget, NULL))
             return false;
         dlxd_gpu_origins_told(&keeper->origins, origin);
@@ -182,15 +212,23 @@ static bool send_forgets(struct dlxd_gpu_keeper *keeper)
     return true;
 }
 
-/* The reply to a GET goes to its reader alone. Returns false if there is no room. */
+/* Returns false if there is no room. */
 static bool send_call(struct dlxd_gpu_call *call)
 {
-    if (!send_packet(call->keeper, &call->request, &call->theirs))
+    struct dlxd_gpu_keeper *keeper = call->keeper;
+    bool is_answered = call->request.kind != DLX_KEEPER_FREE;
+    bool has_pidfd = call->request.kind == DLX_KEEPER_ALLOCATE;
+    if (is_answered && keeper->n_sent >= keeper->n_sent_max)
         return false;
-    call->is_sent = true;
+    if (!send_packet(keeper, &call->request, has_pidfd ? &call->borrow_pidfd : NULL))
+        return false;
+    if (!is_answered) {
+        keeper_finish(call, 0, "", NULL);
+        return true;
+    }
+    call->state = CALL_SENT;
     call->n_tries++;
-    if (call->request.kind == DLX_KEEPER_GET)
-        keeper_finish(call, 0, "");
+    keeper->n_sent++;
     return true;
 }
 
@@ -198,7 +236,7 @@ static struct dlxd_gpu_call *next_call(const struct dlxd_gpu_keeper *keeper)
 {
     for (struct dlxd_list *it = keeper->calls.next; it != &keeper->calls; it = it->next) {
         struct dlxd_gpu_call *call = dlxd_container_of(it, struct dlxd_gpu_call, node);
-        if (!call->is_sent)
+        if (call->state == CALL_WAITING)
             return call;
     }
     return NULL;
@@ -210,43 +248,94 @@ static void keeper_flush(struct dlxd_gpu_keeper *keeper)
     bool has_room = send_claims(keeper) && send_forgets(keeper);
     while (has_room && (call = next_call(keeper)))
         has_room = send_call(call);
-    dlxd_watch_set(keeper->watch, DLXD_READABLE | (has_room ? 0 : DLXD_WRITABLE));
+    bool waits = !has_room && keeper->n_sent < keeper->n_sent_max;
+    dlxd_watch_set(keeper->watch, DLXD_READABLE | (waits ? DLXD_WRITABLE : 0));
 }
 
-static struct dlxd_gpu_call *find_own(const struct dlxd_gpu_keeper *keeper, uint32_t serial)
+static struct dlxd_gpu_call *find_call(const struct dlxd_gpu_keeper *keeper, uint32_t serial)
 {
     for (struct dlxd_list *it = keeper->calls.next; it != &keeper->calls; it = it->next) {
         struct dlxd_gpu_call *call = dlxd_container_of(it, struct dlxd_gpu_call, node);
-        if (call->is_sent && call->request.serial == serial)
+        if (call->state != CALL_WAITING && call->request.serial == serial)
             return call;
     }
     return NULL;
+}
+
+/* The keeper made memory, and the publisher has given up. */
+static void free_abandoned(struct dlxd_gpu_call *call)
+{
+    call->keeper->n_sent--;
+    call->state = CALL_WAITING;
+    call->request = (struct dlx_keeper_packet){.kind = DLX_KEEPER_FREE,
+                                               .origin = call->request.origin,
+                                               .allocation = call->request.allocation,
+                                               .user = call->request.user};
+    dlxd_charge_deinit(&call->bytes);
+}
+
+static void on_kept(struct dlxd_gpu_keeper *keeper, const struct dlx_keeper_packet *kept)
+{
+    struct dlxd_gpu_origin *origin =
+        dlxd_gpu_origins_find(&keeper->origins, (struct dlxd_gpu_whose){kept->origin, kept->user});
+    if (origin)
+        dlxd_charge_set(&origin->bytes, kept->number);
+}
+
+static void on_answer(struct dlxd_gpu_keeper *keeper, const struct dlx_packet *packet,
+                      const struct dlx_keeper_packet *said)
+{
+    struct dlxd_gpu_call *call = find_call(keeper, said->serial);
+    if (!call)
+        return;
+    if (said->kind == DLX_KEEPER_REFUSAL) {
+        char text[DLX_ERROR_TEXT_SIZE];
+        int r = dlx__keeper_fail(said);
+        (void)snprintf(text, sizeof text, "%s", dlx__error_message());
+        keeper_finish(call, r, text, NULL);
+    } else if (call->state == CALL_ABANDONED) {
+        free_abandoned(call);
+    } else if (packet->fds[0] < 0) {
+        dlxd_gpu_call_fn *fn = call->fn;
+        void *owner = call->owner;
+        (void)dlxd_gpu_call_free(call);
+        if ((call = find_call(keeper, said->serial)))
+            free_abandoned(call);
+        fn(owner, DLX_E_FD_LIMIT, "dlpackd has no file descriptor left for GPU memory", NULL);
+    } else {
+        const struct dlxd_gpu_answer answer = {said->body, said->body_size, said->number,
+                                               packet->fds[0]};
+        keeper_finish(call, 0, "", &answer);
+    }
 }
 
 static void keeper_on_events(void *data, int events)
 {
     static struct dlx_packet packet; /* only the loop's thread calls this */
     struct dlxd_gpu_keeper *keeper = data;
-    struct dlx_keeper_packet answer;
+    struct dlx_keeper_packet said;
     (void)events;
-    int r = dlx__packet_recv(keeper->fd, &packet);
+    int r = dlx__packet_recv_fds(keeper->fd, &packet);
+    if (r == DLX_E_FD_LIMIT) { /* the memory alone is not here */
+        (void)dlx__packet_drop(keeper->fd);
+        packet.n_fds = 1;
+        packet.fds[0] = -1;
+        r = 0;
+    }
+    bool is_here = r == 0;
     if (r == 0)
-        r = dlx__keeper_decode(&packet, &answer);
-    if (r == 0 && answer.kind != DLX_KEEPER_OWNED)
+        r = dlx__keeper_decode(&packet, &said);
+    if (r == 0 && said.kind == DLX_KEEPER_KEPT)
+        on_kept(keeper, &said);
+    else if (r == 0 && (said.kind == DLX_KEEPER_MEMORY || said.kind == DLX_KEEPER_REFUSAL))
+        on_answer(keeper, &packet, &said);
+    else if (r == 0)
         r = dlx__fail(DLX_E_PROTOCOL, "it says what only others say");
-    if (r < 0 && r != DLX_E_EMPTY) {
+    if (is_here)
+        dlx__packet_deinit(&packet);
+    if (r < 0 && r != DLX_E_EMPTY)
         lose(keeper, r == DLX_E_DISCONNECTED ? "it has ended" : dlx__error_message());
-        return;
-    }
-    struct dlxd_gpu_call *call = r == 0 ? find_own(keeper, answer.serial) : NULL;
-    if (call && (r = dlx__keeper_fail(&answer)) < 0) {
-        char text[DLX_ERROR_TEXT_SIZE];
-        (void)snprintf(text, sizeof text, "%s", dlx__error_message());
-        keeper_finish(call, r, text);
-    } else if (call) {
-        keeper_finish(call, 0, "");
-    }
-    if (keeper->state == STATE_CONNECTED)
+    else if (keeper->state == STATE_CONNECTED)
         keeper_flush(keeper);
 }
 
@@ -272,7 +361,6 @@ static int try_to_connect(struct dlxd_gpu_keeper *keeper)
     if (fd < 0)
         return dlx__fail_errno("socket to the GPU keeper");
     memcpy(address.sun_path, keeper->socket, sizeof address.sun_path);
-    dlx__packet_refuse_fds(fd);
     (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
     if (connect(fd, (const struct sockaddr *)&address, sizeof address) < 0) {
         int r = dlx__fail_errno("the GPU keeper at %s", keeper->socket);
@@ -345,15 +433,34 @@ static int keeper_start(struct dlxd_gpu_keeper *keeper)
     return 0;
 }
 
-/* A call waits for a keeper, or there is something to claim. */
+/* There is no keeper, so it has nothing. */
+static void finish_without(struct dlxd_gpu_keeper *keeper)
+{
+    struct dlxd_list calls;
+    dlxd_list_init(&calls);
+    dlx_for_each (it, &keeper->calls) {
+        if (dlxd_container_of(it, struct dlxd_gpu_call, node)->request.kind == DLX_KEEPER_ALLOCATE)
+            continue;
+        dlxd_list_remove(it);
+        dlxd_list_push_back(&calls, it);
+    }
+    while (!dlxd_list_empty(&calls)) {
+        struct dlxd_gpu_call *call = dlxd_container_of(calls.next, struct dlxd_gpu_call, node);
+        bool is_get = call->request.kind == DLX_KEEPER_GET;
+        keeper_finish(call, is_get ? DLX_E_NOT_FOUND : 0, "there is no GPU keeper", NULL);
+    }
+}
+
+/* A call waits for a keeper, or there is something to claim. An allocation starts one. */
 static void keeper_go_on(struct dlxd_gpu_keeper *keeper)
 {
-    bool is_needed = !dlxd_list_empty(&keeper->calls);
     if (keeper->state == STATE_NONE && keeper->socket[0]) {
         int r = try_to_connect(keeper);
-        if (r == DLX_E_NO_DAEMON && is_needed)
-            r = keeper_start(keeper);
-        if (r < 0 && is_needed)
+        if (r == DLX_E_NO_DAEMON) {
+            finish_without(keeper);
+            r = dlxd_list_empty(&keeper->calls) ? 0 : keeper_start(keeper);
+        }
+        if (r < 0)
             fail_start(keeper, r, dlx__error_message());
     }
     if (keeper->state == STATE_CONNECTED)
@@ -361,19 +468,6 @@ static void keeper_go_on(struct dlxd_gpu_keeper *keeper)
 }
 
 /* ---- what publishers and readers want -------------------------------------------------------- */
-
-static int new_sockets(struct dlxd_gpu_call *call)
-{
-    int pair[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-        return dlx__fail_errno("socket to the GPU keeper");
-    call->ours = pair[0];
-    call->theirs = pair[1];
-    /* A reader sends nothing, so its socket is empty when the keeper closes it. */
-    if (call->request.kind == DLX_KEEPER_GET && shutdown(call->theirs, SHUT_RD) < 0)
-        return dlx__fail_errno("socket to the GPU keeper");
-    return 0;
-}
 
 static int keeper_check(const struct dlxd_gpu_keeper *keeper)
 {
@@ -384,70 +478,112 @@ static int keeper_check(const struct dlxd_gpu_keeper *keeper)
     return 0;
 }
 
-static int keeper_begin(struct dlxd_gpu_call **ret, struct dlxd_gpu_keeper *keeper,
-                        struct dlxd_user *user, const struct dlx_keeper_packet *request,
-                        dlxd_gpu_call_fn *fn, void *owner)
+static struct dlxd_gpu_call *new_call(struct dlxd_gpu_keeper *keeper, enum dlx_keeper_kind kind,
+                                      struct dlxd_gpu_whose whose, uint64_t allocation,
+                                      dlxd_gpu_call_fn *fn, void *owner)
 {
     struct dlxd_gpu_call *call = calloc(1, sizeof *call);
-    if (!call)
-        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a call to the GPU keeper");
+    if (!call) {
+        (void)dlx__fail(DLX_E_NO_MEMORY, "out of memory for a call to the GPU keeper");
+        return NULL;
+    }
     *call = (struct dlxd_gpu_call){.keeper = keeper,
-                                   .request = *request,
-                                   .ours = -1,
-                                   .theirs = -1,
+                                   .request = {.kind = kind,
+                                               .origin = whose.origin,
+                                               .allocation = allocation,
+                                               .user = whose.user},
+                                   .borrow_pidfd = -1,
                                    .deadline_ns = dlx__now_ns() + CALL_NS,
                                    .fn = fn,
                                    .owner = owner};
+    if (kind != DLX_KEEPER_FREE)
+        call->request.serial = keeper->serial =
+            keeper->serial == UINT32_MAX ? 1 : keeper->serial + 1;
     dlxd_list_init(&call->node);
-    int r = dlxd_charge_init(&call->charge, user, DLXD_GPU_CALLS, 1);
+    return call;
+}
+
+static void begin(struct dlxd_gpu_call **ret, struct dlxd_gpu_call *call)
+{
+    dlxd_list_push_back(&call->keeper->calls, &call->node);
+    *ret = call; /* before the call may be over */
+    keeper_go_on(call->keeper);
+}
+
+int dlxd_gpu_call_allocate(struct dlxd_gpu_call **ret, struct dlxd_gpu_keeper *keeper,
+                           struct dlxd_user *user, struct dlxd_gpu_member *member,
+                           const struct dlxd_gpu_request *request, dlxd_gpu_call_fn *fn,
+                           void *owner)
+{
+    int r = keeper_check(keeper);
     if (r == 0)
-        r = new_sockets(call);
+        r = dlxd_gpu_origins_join(&keeper->origins, member, request->whose, user);
+    if (r < 0)
+        return r;
+    struct dlxd_gpu_call *call =
+        new_call(keeper, DLX_KEEPER_ALLOCATE, request->whose, request->allocation, fn, owner);
+    if (!call)
+        return DLX_E_NO_MEMORY;
+    dlx__keeper_put_device(call->device, &request->device);
+    call->request.number = request->size;
+    call->request.body = call->device;
+    call->request.body_size = sizeof call->device;
+    call->borrow_pidfd = request->borrow_pidfd;
+    r = dlxd_charge_init(&call->charge, user, DLXD_GPU_CALLS, 1);
+    if (r == 0)
+        r = dlxd_charge_init(&call->bytes, user, DLXD_GPU_BYTES, request->size);
     if (r < 0) {
-        (void)dlxd_gpu_call_free(call);
+        free_call(call);
         return r;
     }
-    dlxd_list_push_back(&keeper->calls, &call->node);
-    *ret = call; /* before the call may be over */
-    keeper_go_on(keeper);
+    begin(ret, call);
     return 0;
 }
 
-int dlxd_gpu_call_own(struct dlxd_gpu_call **ret, struct dlxd_gpu_keeper *keeper,
-                      struct dlxd_user *user, struct dlxd_gpu_member *member, uint64_t origin,
-                      uint64_t whose, dlxd_gpu_call_fn *fn, void *owner)
-{
-    int r = keeper_check(keeper);
-    if (r == 0)
-        r = dlxd_gpu_origins_join(&keeper->origins, member, origin, whose);
-    if (r < 0)
-        return r;
-    const struct dlx_keeper_packet own = {.kind = DLX_KEEPER_OWN,
-                                          .serial = ++keeper->serial,
-                                          .origin = origin,
-                                          .uid = (uint32_t)whose,
-                                          .socket = (uint32_t)(whose >> 32)};
-    return keeper_begin(ret, keeper, user, &own, fn, owner);
-}
-
 int dlxd_gpu_call_get(struct dlxd_gpu_call **ret, struct dlxd_gpu_keeper *keeper,
-                      struct dlxd_user *user, uint64_t origin, uint64_t whose, uint64_t allocation,
+                      struct dlxd_user *user, struct dlxd_gpu_whose whose, uint64_t allocation,
                       dlxd_gpu_call_fn *fn, void *owner)
 {
     int r = keeper_check(keeper);
-    const struct dlx_keeper_packet get = {.kind = DLX_KEEPER_GET,
-                                          .origin = origin,
-                                          .allocation = allocation,
-                                          .uid = (uint32_t)whose,
-                                          .socket = (uint32_t)(whose >> 32),
-                                          .reader = user->uid};
-    return r < 0 ? r : keeper_begin(ret, keeper, user, &get, fn, owner);
+    if (r < 0) {
+        fn(owner, DLX_E_NOT_FOUND, dlx__error_message(), NULL);
+        return 0;
+    }
+    struct dlxd_gpu_call *call = new_call(keeper, DLX_KEEPER_GET, whose, allocation, fn, owner);
+    if (!call)
+        return DLX_E_NO_MEMORY;
+    r = dlxd_charge_init(&call->charge, user, DLXD_GPU_CALLS, 1);
+    if (r < 0) {
+        free_call(call);
+        return r;
+    }
+    begin(ret, call);
+    return 0;
+}
+
+int dlxd_gpu_call_drop(struct dlxd_gpu_call **ret, struct dlxd_gpu_keeper *keeper,
+                       struct dlxd_user *user, struct dlxd_gpu_whose whose, uint64_t allocation,
+                       dlxd_gpu_call_fn *fn, void *owner)
+{
+    if (keeper_check(keeper) < 0) {
+        dlx__error_clear();
+        if (fn)
+            fn(owner, 0, "", NULL);
+        return 0;
+    }
+    struct dlxd_gpu_call *call = new_call(keeper, DLX_KEEPER_FREE, whose, allocation, fn, owner);
+    if (!call)
+        return DLX_E_NO_MEMORY;
+    dlxd_charge_restore(&call->charge, user, DLXD_GPU_CALLS, 1);
+    begin(ret, call);
+    return 0;
 }
 
 void dlxd_gpu_keeper_join(struct dlxd_gpu_keeper *keeper, struct dlxd_gpu_member *member,
-                          uint64_t origin, uint64_t whose)
+                          struct dlxd_gpu_whose whose, struct dlxd_user *payer)
 {
     if (keeper && keeper->state != STATE_CLOSED)
-        (void)dlxd_gpu_origins_join(&keeper->origins, member, origin, whose);
+        (void)dlxd_gpu_origins_join(&keeper->origins, member, whose, payer);
 }
 
 void dlxd_gpu_keeper_claim(struct dlxd_gpu_keeper *keeper)
@@ -467,11 +603,11 @@ void dlxd_gpu_keeper_leave(struct dlxd_gpu_keeper *keeper, struct dlxd_gpu_membe
         keeper_flush(keeper);
 }
 
-struct dlxd_gpu_member *dlxd_gpu_keeper_find(const struct dlxd_gpu_keeper *keeper, uint64_t origin,
-                                             uint64_t whose)
+struct dlxd_gpu_member *dlxd_gpu_keeper_find(const struct dlxd_gpu_keeper *keeper,
+                                             struct dlxd_gpu_whose whose)
 {
     const struct dlxd_gpu_origin *found =
-        keeper ? dlxd_gpu_origins_find(&keeper->origins, origin, whose) : NULL;
+        keeper ? dlxd_gpu_origins_find(&keeper->origins, whose) : NULL;
     if (!found || dlxd_list_empty(&found->publishers))
         return NULL;
     return dlxd_container_of(found->publishers.next, struct dlxd_gpu_member, node);
@@ -484,18 +620,27 @@ bool dlxd_gpu_keeper_is_starting(const struct dlxd_gpu_keeper *keeper)
 
 /* ---- time and life --------------------------------------------------------------------------- */
 
+/* Calls are in the order of their deadlines, but for those that nobody waits for. */
+static struct dlxd_gpu_call *first_awaited(const struct dlxd_gpu_keeper *keeper)
+{
+    for (struct dlxd_list *it = keeper->calls.next; it != &keeper->calls; it = it->next) {
+        struct dlxd_gpu_call *call = dlxd_container_of(it, struct dlxd_gpu_call, node);
+        if (call->fn)
+            return call;
+    }
+    return NULL;
+}
+
 uint64_t dlxd_gpu_keeper_next_ns(const struct dlxd_gpu_keeper *keeper)
 {
-    if (!keeper || dlxd_list_empty(&keeper->calls))
-        return UINT64_MAX;
-    return dlxd_container_of(keeper->calls.next, struct dlxd_gpu_call, node)->deadline_ns;
+    const struct dlxd_gpu_call *call = keeper ? first_awaited(keeper) : NULL;
+    return call ? call->deadline_ns : UINT64_MAX;
 }
 
 void dlxd_gpu_keeper_look(struct dlxd_gpu_keeper *keeper, uint64_t now_ns)
 {
     while (dlxd_gpu_keeper_next_ns(keeper) <= now_ns)
-        keeper_finish(dlxd_container_of(keeper->calls.next, struct dlxd_gpu_call, node),
-                      DLX_E_TIMEOUT, "the GPU keeper did not answer within 5 s");
+        finish_late(first_awaited(keeper));
 }
 
 int dlxd_gpu_keeper_new(struct dlxd_gpu_keeper **ret, struct dlxd_watches *watches,
@@ -507,7 +652,7 @@ int dlxd_gpu_keeper_new(struct dlxd_gpu_keeper **ret, struct dlxd_watches *watch
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for the GPU keeper");
     keeper->watches = watches;
     keeper->workers = workers;
-    keeper->n_in_flight = n_in_flight;
+    keeper->n_sent_max = DLX_MAX(n_in_flight / 2, 1U);
     keeper->fd = -1;
     dlxd_list_init(&keeper->calls);
     dlxd_gpu_origins_init(&keeper->origins);

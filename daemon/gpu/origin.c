@@ -17,6 +17,7 @@ static void free_origin(struct dlxd_gpu_origins *origins, struct dlxd_gpu_origin
     origins->n_leaving -= origin->state == DLXD_GPU_LEAVING;
     dlxd_list_remove(&origin->node);
     dlxd_idmap_remove(&origins->by_origin, &origin->by_origin);
+    dlxd_charge_deinit(&origin->bytes);
     free(origin);
 }
 
@@ -38,32 +39,33 @@ static void origin_set_state(struct dlxd_gpu_origins *origins, struct dlxd_gpu_o
 }
 
 /* The entries of one id share a bucket; there is one for each user that claims the id. */
-struct dlxd_gpu_origin *dlxd_gpu_origins_find(const struct dlxd_gpu_origins *origins, uint64_t id,
-                                              uint64_t user)
+struct dlxd_gpu_origin *dlxd_gpu_origins_find(const struct dlxd_gpu_origins *origins,
+                                              struct dlxd_gpu_whose whose)
 {
-    for (struct dlxd_idmap_node *node = dlxd_idmap_find(&origins->by_origin, id); node;
+    for (struct dlxd_idmap_node *node = dlxd_idmap_find(&origins->by_origin, whose.origin); node;
          node = node->next) {
         struct dlxd_gpu_origin *origin = dlxd_container_of(node, struct dlxd_gpu_origin, by_origin);
-        if (node->id == id && origin->user == user)
+        if (node->id == whose.origin && origin->user == whose.user)
             return origin;
     }
     return NULL;
 }
 
 int dlxd_gpu_origins_join(struct dlxd_gpu_origins *origins, struct dlxd_gpu_member *member,
-                          uint64_t id, uint64_t user)
+                          struct dlxd_gpu_whose whose, struct dlxd_user *payer)
 {
     if (member->origin)
         return 0;
-    struct dlxd_gpu_origin *origin = dlxd_gpu_origins_find(origins, id, user);
+    struct dlxd_gpu_origin *origin = dlxd_gpu_origins_find(origins, whose);
     if (!origin) {
         origin = calloc(1, sizeof *origin);
         if (!origin)
             return dlx__fail(DLX_E_NO_MEMORY, "out of memory for what the GPU keeper holds");
-        origin->user = user;
+        origin->user = whose.user;
+        dlxd_charge_restore(&origin->bytes, payer, DLXD_GPU_BYTES, 0);
         dlxd_list_init(&origin->publishers);
         dlxd_list_init(&origin->node);
-        dlxd_idmap_add(&origins->by_origin, &origin->by_origin, id);
+        dlxd_idmap_add(&origins->by_origin, &origin->by_origin, whose.origin);
         origin_set_state(origins, origin, DLXD_GPU_UNTOLD);
     } else if (origin->state == DLXD_GPU_LEAVING) {
         origin_set_state(origins, origin, DLXD_GPU_TOLD); /* the keeper was not told otherwise */
@@ -108,7 +110,9 @@ void dlxd_gpu_origins_reset(struct dlxd_gpu_origins *origins)
 {
     dlx_for_each (it, &origins->lists[DLXD_GPU_LEAVING])
         free_origin(origins, dlxd_container_of(it, struct dlxd_gpu_origin, node));
-    dlx_for_each (it, &origins->lists[DLXD_GPU_TOLD])
-        origin_set_state(origins, dlxd_container_of(it, struct dlxd_gpu_origin, node),
-                         DLXD_GPU_UNTOLD);
+    dlx_for_each (it, &origins->lists[DLXD_GPU_TOLD]) {
+        struct dlxd_gpu_origin *origin = dlxd_container_of(it, struct dlxd_gpu_origin, node);
+        dlxd_charge_set(&origin->bytes, 0); /* the next keeper says what it has */
+        origin_set_state(origins, origin, DLXD_GPU_UNTOLD);
+    }
 }

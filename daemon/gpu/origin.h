@@ -15,7 +15,13 @@
 
 #include "daemon/base/idmap.h"
 #include "daemon/base/list.h"
-#include <sys/types.h>
+#include "daemon/users/user.h"
+
+/* Whose memory. */
+struct dlxd_gpu_whose {
+    uint64_t origin;
+    uint64_t user; /* dlxd_principal_number() */
+};
 
 enum dlxd_gpu_origin_state {
     DLXD_GPU_UNTOLD, /* the connected keeper, if any, does not know of it */
@@ -29,6 +35,8 @@ struct dlxd_gpu_origin {
     struct dlxd_list publishers;
     enum dlxd_gpu_origin_state state;
     uint64_t user; /* dlxd_principal_number() */
+    /* The bytes that the keeper has made for it, as it says: of its first publisher's user. */
+    struct dlxd_charge bytes;
 };
 
 struct dlxd_gpu_origins {
@@ -48,10 +56,11 @@ void dlxd_gpu_origins_init(struct dlxd_gpu_origins *origins);
 void dlxd_gpu_origins_deinit(struct dlxd_gpu_origins *origins);
 /* Returns NULL if no publisher has it. It may be LEAVING. */
 struct dlxd_gpu_origin *dlxd_gpu_origins_find(const struct dlxd_gpu_origins *origins,
-                                              uint64_t origin, uint64_t user);
-/* Does nothing if the publisher has an origin. Returns 0, DLX_E_NO_MEMORY. */
+                                              struct dlxd_gpu_whose whose);
+/* Does nothing if the publisher has an origin. `payer` is the publisher's user. Returns 0,
+ * DLX_E_NO_MEMORY. */
 int dlxd_gpu_origins_join(struct dlxd_gpu_origins *origins, struct dlxd_gpu_member *member,
-                          uint64_t origin, uint64_t user);
+                          struct dlxd_gpu_whose whose, struct dlxd_user *payer);
 /* Does nothing if it has none. */
 void dlxd_gpu_origins_leave(struct dlxd_gpu_origins *origins, struct dlxd_gpu_member *member);
 

@@ -43,6 +43,24 @@ static int find_program(char ret[DLXD_GPU_PROGRAM_SIZE])
                      folder);
 }
 
+/* Which GPUs the program that started the daemon sees is no matter of other users: the keeper finds
+ * each GPU by its UUID. A unit of the service manager can limit the keeper, and its variables
+ * stay. */
+static void show_all_gpus(char **environment)
+{
+    static const char *const names[] = {"CUDA_VISIBLE_DEVICES=", "HIP_VISIBLE_DEVICES=",
+                                        "ROCR_VISIBLE_DEVICES=", "GPU_DEVICE_ORDINAL="};
+    size_t n_kept = 0;
+    for (size_t i = 0; environment[i]; i++) {
+        bool is_kept = true;
+        for (size_t n = 0; n < DLX_ARRAY_SIZE(names); n++)
+            is_kept = is_kept && strncmp(environment[i], names[n], strlen(names[n])) != 0;
+        if (is_kept)
+            environment[n_kept++] = environment[i];
+    }
+    environment[n_kept] = NULL;
+}
+
 int dlxd_gpu_start_init(struct dlxd_gpu_start *start, const char *socket)
 {
     *start = (struct dlxd_gpu_start){.code = DLX_E_SYSTEM};
@@ -50,6 +68,7 @@ int dlxd_gpu_start_init(struct dlxd_gpu_start *start, const char *socket)
     start->environment = dlxd_child_environment();
     if (!start->environment)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for the environment of the GPU keeper");
+    show_all_gpus(start->environment);
     return find_program(start->program);
 }
 

@@ -71,6 +71,13 @@ struct dlxd_offers {
     uint32_t n_links; /* links made */
 };
 
+/* Of GpuAllocate and GpuGet: the memory, and how its publisher is found. */
+struct dlxd_gpu_wanted {
+    uint64_t publisher; /* of GpuAllocate */
+    uint64_t link, origin;
+    uint64_t allocation;
+};
+
 struct dlxd_request {
     /* Does a part. Returns 0: answered; 1: there is more to do; or a code for an Error. NULL: there
      * is no request. */
@@ -84,7 +91,8 @@ struct dlxd_request {
     char topic[DLX_TOPIC_SIZE_MAX + 1]; /* of a list or a drop */
     struct dlxd_topic_cursor cursor;
     struct dlxd_offers offers; /* of Subscribe */
-    int fd;                    /* likewise: the subscriber's end; -1: none */
+    struct dlxd_gpu_wanted gpu;
+    int fd; /* likewise: the subscriber's end; -1: none */
 };
 
 enum dlxd_review_state {
@@ -283,10 +291,13 @@ struct dlxd_publisher {
     bool pidfd_kept;
     bool not_kept; /* there was no room for all of it */
 
-    struct dlxd_gpu_member gpu; /* what the GPU keeper holds of it */
+    struct dlxd_gpu_member gpu; /* what the GPU keeper has made for it */
+    /* On which its process is asked for memory that the keeper has not; NULL: it has none. Charged
+     * with its descriptor like the link socket. */
+    struct dlxd_outbox *gpu_serve;
 
-    /* With a descriptor: the link socket, or dying_pidfd. GONE: its first link pays this and the
-     * charges of its regions. */
+    /* With descriptors: the link socket and gpu_serve, or dying_pidfd. GONE: its first link pays
+     * this and the charges of its regions. */
     struct dlxd_charge object_charge;
 };
 

@@ -23,10 +23,11 @@
  * 128 packets. Further ones become pending joins (pending_join.h). */
 #define LINK_SOCK_SNDBUF (128 * 768 / 2)
 
-static void close_link_sock(struct dlxd_publisher *publisher)
+static void close_sockets(struct dlxd_publisher *publisher)
 {
-    dlxd_charge_close_descriptors(&publisher->object_charge); /* of the link socket */
+    dlxd_charge_close_descriptors(&publisher->object_charge);
     publisher->link_sock = dlxd_outbox_close(publisher->link_sock, publisher->user);
+    publisher->gpu_serve = dlxd_outbox_close(publisher->gpu_serve, publisher->user);
 }
 
 static void publisher_free(struct dlxd_publisher *publisher)
@@ -43,7 +44,7 @@ static void publisher_free(struct dlxd_publisher *publisher)
     dlxd_arenas_deinit(&publisher->dropped);
     dlxd_former_uncover(publisher->broker, publisher->topic_name, dlxd_publisher_id(publisher));
     dlxd_pending_joins_deinit(&publisher->pending_joins);
-    close_link_sock(publisher);
+    close_sockets(publisher);
     dlxd_membership_line_deinit(&publisher->line);
     dlxd_charge_deinit(&publisher->object_charge);
     dlxd_user_unref(publisher->user);
@@ -71,12 +72,45 @@ static int new_region(struct dlxd_publisher *publisher, struct dlxd_user *user, 
     return 0;
 }
 
+/* A socket for packets to the publisher's process: ours, and theirs, which the caller owns. */
+static int new_socket(struct dlxd_publisher *publisher, struct dlxd_outbox **ret, int *ret_theirs)
+{
+    int pair[2];
+    int size = LINK_SOCK_SNDBUF;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+        return dlx__fail_errno("socket of a publisher");
+    dlx_cleanup(dlx__closep) int ours = pair[0], theirs = pair[1];
+    dlx__packet_refuse_fds(ours);
+    if (setsockopt(ours, SOL_SOCKET, SO_SNDBUF, &size, sizeof size) < 0)
+        return dlx__fail_errno("SO_SNDBUF of a socket of a publisher");
+    *ret = dlxd_outbox_new(publisher->broker->workers, ours);
+    if (!*ret)
+        return DLX_E_NO_MEMORY;
+    (void)dlx__steal_fd(&ours);
+    *ret_theirs = dlx__steal_fd(&theirs);
+    return 0;
+}
+
+int dlxd_publisher_serve_gpu(struct dlxd_publisher *publisher, int *ret_theirs)
+{
+    struct dlxd_outbox *fresh;
+    int r = dlxd_user_check(publisher->user, DLXD_DESCRIPTORS, 1);
+    if (r == 0)
+        r = new_socket(publisher, &fresh, ret_theirs);
+    if (r < 0)
+        return r;
+    if (publisher->gpu_serve)
+        dlxd_charge_close_descriptor(&publisher->object_charge);
+    (void)dlxd_outbox_close(publisher->gpu_serve, publisher->user);
+    publisher->gpu_serve = fresh;
+    dlxd_charge_add_descriptor(&publisher->object_charge);
+    return 0;
+}
+
 /* The steps that can fail, before any other object knows the publisher. */
 static int publisher_allocate(struct dlxd_publisher *publisher, struct dlxd_user *user,
                               struct dlxd_publisher_fds *ret_fds)
 {
-    int pair[2];
-    int size = LINK_SOCK_SNDBUF;
     int writer_fd = -1, membership_fd;
     publisher->user = dlxd_user_ref(user);
     int r = dlxd_charge_init(&publisher->object_charge, user, DLXD_OBJECTS, 1);
@@ -89,17 +123,11 @@ static int publisher_allocate(struct dlxd_publisher *publisher, struct dlxd_user
         r = dlxd_membership_line_init(&publisher->line, user, publisher->broker->memory);
     if (r < 0)
         return r;
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
-        return dlx__fail_errno("link socket");
-    dlx__packet_refuse_fds(pair[0]);
-    dlx_cleanup(dlx__closep) int theirs = pair[1];
-    publisher->link_sock = dlxd_outbox_new(publisher->broker->workers, pair[0]);
-    if (!publisher->link_sock) {
-        dlx__close(pair[0]);
-        return DLX_E_NO_MEMORY;
-    }
-    if (setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size) < 0)
-        return dlx__fail_errno("SO_SNDBUF of a link socket");
+    int link_sock;
+    r = new_socket(publisher, &publisher->link_sock, &link_sock);
+    if (r < 0)
+        return r;
+    dlx_cleanup(dlx__closep) int theirs = link_sock;
     r = dlxd_membership_dup_fd(&publisher->line, &membership_fd);
     if (r < 0)
         return r;
@@ -130,11 +158,17 @@ static struct dlxd_publisher *publisher_alloc(struct dlxd_broker *broker, const 
     return publisher;
 }
 
-/* A former daemon knew this publisher, so the GPU keeper may hold something of it. */
+struct dlxd_gpu_whose dlxd_publisher_gpu_whose(const struct dlxd_publisher *publisher)
+{
+    return (struct dlxd_gpu_whose){dlxd_publisher_origin(publisher),
+                                   dlxd_principal_number(publisher->principal)};
+}
+
+/* A former daemon knew this publisher, so the GPU keeper may have something of it. */
 static void join_gpu(struct dlxd_publisher *publisher)
 {
-    dlxd_gpu_keeper_join(publisher->broker->gpu, &publisher->gpu, dlxd_publisher_origin(publisher),
-                         dlxd_principal_number(publisher->principal));
+    dlxd_gpu_keeper_join(publisher->broker->gpu, &publisher->gpu,
+                         dlxd_publisher_gpu_whose(publisher), publisher->object_charge.user);
 }
 
 int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, const char *topic,
@@ -282,7 +316,7 @@ void dlxd_publisher_leave_client(struct dlxd_publisher *publisher)
     publisher->client = NULL;
     dlxd_list_remove(&publisher->by_client);
     dlxd_pending_joins_deinit(&publisher->pending_joins);
-    close_link_sock(publisher);
+    close_sockets(publisher);
     dlxd_membership_line_deinit(&publisher->line);
     dlxd_arenas_deinit(&publisher->unready);
 }

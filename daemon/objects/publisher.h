@@ -71,6 +71,13 @@ uint32_t dlxd_publisher_weight(const struct dlxd_publisher *publisher);
 int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size,
                              struct dlxd_arena **ret, int *ret_writer_fd);
 
+/* Its process serves GPU memory from now on: the socket on which it is asked, which the caller
+ * owns. It replaces an earlier one. Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT,
+ * DLX_E_SYSTEM. */
+int dlxd_publisher_serve_gpu(struct dlxd_publisher *publisher, int *ret_theirs);
+/* Whose GPU memory the keeper makes for it. */
+struct dlxd_gpu_whose dlxd_publisher_gpu_whose(const struct dlxd_publisher *publisher);
+
 /* A link is about to leave the list. */
 void dlxd_publisher_link_leaves(struct dlxd_publisher *publisher, const struct dlxd_link *link);
 

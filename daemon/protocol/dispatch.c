@@ -44,6 +44,9 @@ static const struct request requests[] = {
     {BODY(LIST_LINKS), NULL, dlxd_handle_list_links, 0},
     {BODY(DAEMON_INFO), NULL, dlxd_handle_daemon_info, 0},
     {BODY(GPU_KEEP), NULL, dlxd_handle_gpu_keep, 3},
+    {BODY(GPU_ALLOCATE), dlxd_validate_gpu_allocate, dlxd_handle_gpu_allocate, 8},
+    {BODY(GPU_FREE), NULL, dlxd_handle_gpu_free, 8},
+    {BODY(GPU_SERVE), NULL, dlxd_handle_gpu_serve, 8},
     {BODY(GPU_GET), dlxd_validate_gpu_get, dlxd_handle_gpu_get, 3},
     {BODY(LIST_QUOTAS), NULL, dlxd_handle_list_quotas, 5},
     {BODY(FORMER_NEW), dlxd_validate_former_new, dlxd_handle_former_new, 8},
@@ -75,7 +78,7 @@ static const struct request *find_request(Dlx__Wire__Packet__BodyCase body)
 static bool may_be_silent(Dlx__Wire__Packet__BodyCase body)
 {
     return body == BODY(ARENA_DROP) || body == BODY(PUBLISHER_CLOSE) ||
-           body == BODY(PUBLISHER_RETAINS);
+           body == BODY(PUBLISHER_RETAINS) || body == BODY(GPU_FREE);
 }
 
 static void refuse(struct dlxd_client *client, uint32_t serial)

@@ -36,6 +36,9 @@ int dlxd_handle_link_close(struct dlxd_subscription *subscription, const Dlx__Wi
 
 /* handler_gpu.c */
 int dlxd_handle_gpu_keep(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_gpu_allocate(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_gpu_free(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_gpu_serve(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_gpu_get(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 
 /* handler_former.c */

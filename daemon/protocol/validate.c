@@ -5,6 +5,7 @@
 #include "ring/layout.h"
 #include "common/topic.h"
 #include "daemon/objects/objects.h"
+#include "keeper/wire.h"
 #include <inttypes.h>
 #include <string.h>
 
@@ -111,6 +112,20 @@ int dlxd_validate_list_publishers(const Dlx__Wire__Packet *packet)
     if (r == 0 && *body->after_topic)
         r = dlx__topic_check(body->after_topic);
     return r;
+}
+
+int dlxd_validate_gpu_allocate(const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__GpuAllocate *body = packet->gpu_allocate;
+    if (body->allocation == 0)
+        return dlx__fail(DLX_E_INVALID, "allocation 0: ids of allocations begin with 1");
+    if (body->size == 0 || body->size > INT64_MAX)
+        return dlx__fail(DLX_E_INVALID, "an allocation of GPU memory cannot have %" PRIu64 " bytes",
+                         body->size);
+    if (body->device.len != sizeof((struct dlx_keeper_device *)0)->uuid)
+        return dlx__fail(DLX_E_INVALID, "the UUID of a GPU has 16 bytes, not %zu",
+                         body->device.len);
+    return 0;
 }
 
 int dlxd_validate_gpu_get(const Dlx__Wire__Packet *packet)

@@ -15,6 +15,7 @@ dlxd_validate_fn dlxd_validate_arena_new;
 dlxd_validate_fn dlxd_validate_subscribe;
 dlxd_validate_fn dlxd_validate_retained_drop;
 dlxd_validate_fn dlxd_validate_list_publishers;
+dlxd_validate_fn dlxd_validate_gpu_allocate;
 dlxd_validate_fn dlxd_validate_gpu_get;
 dlxd_validate_fn dlxd_validate_former_new;
 

@@ -342,7 +342,8 @@ static int set_in_quota(struct dlxd_config *config, const char *name, const char
     if (resource == DLXD_N_RESOURCES)
         return fail_quota_key(key);
     bool is_memory = dlxd_quota_is_memory((enum dlxd_resource)resource);
-    int r = dlxd_config_parse_amount(value, is_memory ? config->memory_bytes : 0,
+    bool is_shared = is_memory && resource != DLXD_GPU_BYTES;
+    int r = dlxd_config_parse_amount(value, is_memory, is_shared ? config->memory_bytes : 0,
                                      &quota->max[resource]);
     if (r == 0 && resource == DLXD_REQUESTS && quota->max[resource] == 0)
         r = dlx__fail(DLX_E_INVALID, "%s is 0, and a request would wait for ever: 1 is the least",

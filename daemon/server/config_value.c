@@ -110,7 +110,7 @@ static bool find_unit(const char *text, bool is_memory, uint64_t *ret)
     return false;
 }
 
-int dlxd_config_parse_amount(const char *text, uint64_t memory_bytes, uint64_t *ret)
+int dlxd_config_parse_amount(const char *text, bool is_memory, uint64_t whole, uint64_t *ret)
 {
     char *rest;
     uint64_t factor = 0;
@@ -121,15 +121,15 @@ int dlxd_config_parse_amount(const char *text, uint64_t memory_bytes, uint64_t *
     errno = 0;
     unsigned long long n = strtoull(text, &rest, 10);
     bool is_number = *text >= '0' && *text <= '9' && errno == 0;
-    if (is_number && memory_bytes > 0 && strcmp(rest, "%") == 0) {
+    if (is_number && whole > 0 && strcmp(rest, "%") == 0) {
         if (n == 0 || n > 100)
             return dlx__fail(DLX_E_INVALID, "'%.80s' is no part of the memory: 1%% to 100%%", text);
-        *ret = memory_bytes / 100 * n;
+        *ret = whole / 100 * n;
         return 0;
     }
-    if (!is_number || !find_unit(rest, memory_bytes > 0, &factor))
+    if (!is_number || !find_unit(rest, is_memory, &factor))
         return dlx__fail(DLX_E_INVALID, "'%.80s' is not " WORDS "%s", text,
-                         memory_bytes > 0 ? ", or 1% to 100% of the memory" : "");
+                         whole > 0 ? ", or 1% to 100% of the memory" : "");
     if (__builtin_mul_overflow(n, factor, ret) || *ret == DLXD_UNLIMITED)
         return dlx__fail(DLX_E_INVALID, "'%.80s' is more than can be counted", text);
     return 0;
@@ -138,7 +138,7 @@ int dlxd_config_parse_amount(const char *text, uint64_t memory_bytes, uint64_t *
 int dlxd_config_parse_memory_limit(const char *text, uint64_t *ret)
 {
     uint64_t bytes = 0;
-    if (dlxd_config_parse_amount(text, dlxd_memory_available(""), &bytes) < 0 || bytes == 0 ||
+    if (dlxd_config_parse_amount(text, true, dlxd_memory_available(""), &bytes) < 0 || bytes == 0 ||
         bytes > DLXD_MEMORY_LIMIT_MAX)
         return dlx__fail(DLX_E_INVALID,
                          "'%.80s' is not an amount of memory, like 8GiB, 512MiB or 70%%", text);

@@ -29,9 +29,9 @@ int dlxd_config_parse_mode(const char *text, mode_t *ret);
 int dlxd_config_parse_path(const char *text, char **path);
 /* Parses the limit of shared memory for one user: "8GiB", "50%". */
 int dlxd_config_parse_memory_limit(const char *text, uint64_t *ret);
-/* Parses "20K", "8Gi", "infinity"; of memory also "8GiB", and "50%" of `memory_bytes`, which is 0
- * for other amounts. */
-int dlxd_config_parse_amount(const char *text, uint64_t memory_bytes, uint64_t *ret);
+/* Parses "20K", "8Gi", "infinity"; of memory also "8GiB"; and "50%" of `whole`, if that is not
+ * 0. */
+int dlxd_config_parse_amount(const char *text, bool is_memory, uint64_t whole, uint64_t *ret);
 int dlxd_config_parse_memory(const char *name, const struct dlx_memory **ret);
 
 #endif

@@ -425,7 +425,7 @@ static int init_handles(struct dlxd_server *server)
     return 0;
 }
 
-/* The GPU keeper gets a part of the descriptors in flight, because it counts as the same user. */
+/* Descriptors in flight to and from the GPU keeper are no client's. */
 static int start_gpu(struct dlxd_server *server)
 {
     struct dlxd_broker *broker = &server->broker;

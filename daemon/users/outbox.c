@@ -185,13 +185,8 @@ int dlxd_flight_new(struct dlxd_flight **ret, struct dlxd_user *user, size_t n_f
     return 0;
 }
 
-int dlxd_outbox_send_flight(struct dlxd_outbox *outbox, struct dlxd_flight *flight,
-                            const Dlx__Wire__Packet *packet, const int *fds)
+void dlxd_outbox_sent(struct dlxd_outbox *outbox, struct dlxd_flight *flight)
 {
-    dlxd_outbox_look(outbox);
-    int r = dlx__proto_send(outbox->fd, packet, fds, flight->charge.amount);
-    if (r < 0)
-        return r;
     flight->outbox = outbox;
     outbox->n_flights++;
     outbox->n_with_fds += flight->charge.amount > 0;
@@ -201,7 +196,16 @@ int dlxd_outbox_send_flight(struct dlxd_outbox *outbox, struct dlxd_flight *flig
         dlxd_container_of(last, struct dlxd_flight, of_outbox)->charge.user != user)
         dlxd_list_push_back(&user->flights, &flight->of_user);
     dlxd_list_push_back(&outbox->flights, &flight->of_outbox);
-    return 0;
+}
+
+int dlxd_outbox_send_flight(struct dlxd_outbox *outbox, struct dlxd_flight *flight,
+                            const Dlx__Wire__Packet *packet, const int *fds)
+{
+    dlxd_outbox_look(outbox);
+    int r = dlx__proto_send(outbox->fd, packet, fds, flight->charge.amount);
+    if (r == 0)
+        dlxd_outbox_sent(outbox, flight);
+    return r;
 }
 
 int dlxd_outbox_send(struct dlxd_outbox *outbox, struct dlxd_user *user,

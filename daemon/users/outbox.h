@@ -86,6 +86,8 @@ int dlxd_flight_new(struct dlxd_flight **ret, struct dlxd_user *user, size_t n_f
 /* Frees a flight that was not sent or has landed. Returns NULL; accepts NULL. */
 struct dlxd_flight *dlxd_flight_free(struct dlxd_flight *flight);
 
+/* The flight was sent on the outbox's socket, just after dlxd_outbox_look(): the outbox owns it. */
+void dlxd_outbox_sent(struct dlxd_outbox *outbox, struct dlxd_flight *flight);
 /* Sends a packet with the descriptors that `flight` was charged for; the caller keeps them. Returns
  * what dlx__proto_send() does. On success, the outbox owns the flight. */
 int dlxd_outbox_send_flight(struct dlxd_outbox *outbox, struct dlxd_flight *flight,

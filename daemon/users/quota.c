@@ -16,6 +16,7 @@ static const char *const keys[DLXD_N_RESOURCES] = {
     [DLXD_PATTERNS] = "patterns",
     [DLXD_PENDING_JOINS] = "pending-links",
     [DLXD_FAILED] = "failed-links",
+    [DLXD_GPU_BYTES] = "gpu-bytes",
     [DLXD_GPU_CALLS] = "gpu-calls",
     [DLXD_IN_FLIGHT] = "descriptors-in-flight",
     [DLXD_DESCRIPTORS] = "descriptors",
@@ -47,6 +48,7 @@ void dlxd_quota_defaults(uint64_t max[DLXD_N_RESOURCES], uint64_t memory_bytes)
     max[DLXD_PATTERNS] = 1024;
     max[DLXD_PENDING_JOINS] = 2048;
     max[DLXD_FAILED] = 16384;
+    max[DLXD_GPU_BYTES] = DLXD_UNLIMITED;
     max[DLXD_GPU_CALLS] = 1024;
     max[DLXD_IN_FLIGHT] = DLXD_UNLIMITED;
     max[DLXD_DESCRIPTORS] = DLXD_UNLIMITED;

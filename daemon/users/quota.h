@@ -22,6 +22,7 @@ enum dlxd_resource {
     DLXD_PATTERNS,      /* subscriptions to patterns: each is checked for every new publisher */
     DLXD_PENDING_JOINS, /* links not yet delivered to their publishers: pending_join.h */
     DLXD_FAILED,        /* failed links whose subscribers have yet to be told */
+    DLXD_GPU_BYTES,     /* GPU memory that the keeper made: daemon/gpu/origin.h */
     DLXD_GPU_CALLS,     /* calls that wait for the GPU keeper: daemon/gpu/keeper.h */
     DLXD_IN_FLIGHT,     /* descriptors that were sent and not yet received: outbox.h */
     /* Descriptors that the daemon holds for the user, limited to a share (user.h). Charges of other
@@ -73,7 +74,7 @@ const char *dlxd_quota_key(enum dlxd_resource resource);
 /* Is it an amount of memory? */
 static inline bool dlxd_quota_is_memory(enum dlxd_resource resource)
 {
-    return resource == DLXD_BYTES || resource == DLXD_RETAINED_BYTES;
+    return resource == DLXD_BYTES || resource == DLXD_RETAINED_BYTES || resource == DLXD_GPU_BYTES;
 }
 /* For errors: "2.0 GiB" for bytes, "17" for counts. Returns `text`. */
 #define DLXD_AMOUNT_SIZE DLX_AMOUNT_SIZE

@@ -19,6 +19,7 @@ static const char *const resource_names[DLXD_N_RESOURCES] = {
     [DLXD_PATTERNS] = "subscriptions to patterns",
     [DLXD_PENDING_JOINS] = "links that wait for their publishers",
     [DLXD_FAILED] = "failed links that it was not told of",
+    [DLXD_GPU_BYTES] = "of GPU memory",
     [DLXD_GPU_CALLS] = "calls that wait for the GPU keeper",
     [DLXD_IN_FLIGHT] = "file descriptors on their way",
     [DLXD_DESCRIPTORS] = "file descriptors of the daemon",
@@ -30,7 +31,7 @@ static const uint64_t descriptors[DLXD_N_RESOURCES] = {
     [DLXD_CONNECTIONS] = 2,   /* socket and pidfd */
     [DLXD_OBJECTS] = 1,       /* link socket, or subscription socket */
     [DLXD_PENDING_JOINS] = 3, /* page, bell and pidfd */
-    [DLXD_GPU_CALLS] = 2,     /* both ends of a socket */
+    [DLXD_GPU_CALLS] = 1,     /* the memory, on its way through the daemon */
 };
 
 void dlxd_users_init(struct dlxd_users *users, uint64_t shared_bytes)

@@ -16,8 +16,20 @@ struct allocation {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation *allocations;
 
-int dlx__gpu_allocate(int32_t device_type, int32_t device, uint64_t size,
-                      struct dlx_gpu_memory *ret)
+static int allocate(const struct dlx_gpu_ops *ops, int32_t device, uint64_t size,
+                    struct dlx_gpu_memory *ret)
+{
+    struct dlx_gpu_handle handle;
+    int r = ops->create(device, size, &handle);
+    if (r < 0)
+        return r;
+    r = dlx__gpu_open_new(ops, &handle, device, ret);
+    dlx__gpu_handle_deinit(&handle);
+    return r;
+}
+
+static int allocate_or_trim(int32_t device_type, int32_t device, uint64_t size,
+                            struct dlx_gpu_memory *ret)
 {
     const struct dlx_gpu_api *api = NULL;
     const struct dlx_gpu_ops *ops = NULL;
@@ -29,24 +41,11 @@ int dlx__gpu_allocate(int32_t device_type, int32_t device, uint64_t size,
     if (r == 0)
         r = dlx__gpu_ops(api->own_kind, &ops);
     if (r == 0)
-        r = ops->allocate(device, size, ret);
+        r = allocate(ops, device, size, ret);
     if (r != DLX_E_NO_MEMORY || !ops || dlx__gpu_imports_trim(&bytes) < 0 || bytes == 0)
         return r;
     dlx__error_clear();
-    return ops->allocate(device, size, ret);
-}
-
-int dlx__gpu_allocate_arena(struct dlx_gpu_exports *exports, int32_t device_type, int32_t device,
-                            uint64_t size, struct dlx_gpu_export **ret)
-{
-    struct dlx_gpu_memory memory;
-    int r = dlx__gpu_allocate(device_type, device, size, &memory);
-    if (r < 0)
-        return r;
-    r = dlx__gpu_exports_add(exports, &memory, ret);
-    if (r < 0)
-        memory.ops->close(&memory);
-    return r;
+    return allocate(ops, device, size, ret);
 }
 
 int dlx__gpu_malloc(int32_t device_type, int32_t device, uint64_t size, void **ret)
@@ -54,7 +53,7 @@ int dlx__gpu_malloc(int32_t device_type, int32_t device, uint64_t size, void **r
     struct allocation *a = calloc(1, sizeof *a);
     if (!a)
         return dlx__fail(DLX_E_NO_MEMORY, "state of an allocation of GPU memory");
-    int r = dlx__gpu_allocate(device_type, device, size, &a->memory);
+    int r = allocate_or_trim(device_type, device, size, &a->memory);
     /* An allocator's other GPUs use its segments, too. */
     if (r == 0 && a->memory.ops->allow_peers) {
         r = a->memory.ops->allow_peers(&a->memory);

@@ -3,27 +3,19 @@
 #define DLX_GPU_MALLOC_H
 
 /*
- * Memory of GPUs that this library allocates: arenas of publishers, and memory by its address for
- * allocators of other libraries. Both are of one kind, so whatever lies in the latter can be
- * exported, too; but no publisher knows of it before a tensor in it is published. Then it is
- * exported like memory of a framework (gpu/exports.h).
+ * Memory of GPUs by its address, for allocators of other libraries. It is of a kind that can be
+ * exported, but no publisher knows of it before a tensor in it is published. Then it is exported
+ * like memory of a framework (gpu/exports.h).
  *
  * Calls are safe from any thread.
  */
 
-#include "gpu/exports.h"
-
-/* At least `size` bytes, zeroed. If there is no memory, idle imports are closed first. Errors as of
- * dlx__gpu_malloc(). */
-int dlx__gpu_allocate(int32_t device_type, int32_t device, uint64_t size,
-                      struct dlx_gpu_memory *ret);
-/* The same as an export of the publisher's. */
-int dlx__gpu_allocate_arena(struct dlx_gpu_exports *exports, int32_t device_type, int32_t device,
-                            uint64_t size, struct dlx_gpu_export **ret);
+#include "gpu/gpu.h"
 
 /*
- * At least `size` bytes, zeroed, that start an allocation of their own. DLX_E_INVALID (0 bytes, or
- * too many), DLX_E_NO_MEMORY, DLX_E_DEVICE, DLX_E_FORKED, and what the driver fails with.
+ * At least `size` bytes, zeroed, that start an allocation of their own. If there is no memory, idle
+ * imports are closed first. DLX_E_INVALID (0 bytes, or too many), DLX_E_NO_MEMORY, DLX_E_DEVICE,
+ * DLX_E_FORKED, and what the driver fails with.
  */
 int dlx__gpu_malloc(int32_t device_type, int32_t device, uint64_t size, void **ret);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/lib/order.h"
+#include "gpu/lib/thread.h"
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/syscall.h>
 
 /* The longest pause between two attempts to wait. */
@@ -79,10 +79,8 @@ static void *order_main(void *arg)
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
 static bool start_thread(struct dlx_gpu_order *order)
 {
-    sigset_t all, before;
     pthread_condattr_t attributes;
     if (order->has_thread)
         return true;
@@ -91,10 +89,7 @@ static bool start_thread(struct dlx_gpu_order *order)
     (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&order->changed, &attributes);
     (void)pthread_condattr_destroy(&attributes);
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    order->has_thread = pthread_create(&order->thread, NULL, order_main, order) == 0;
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    order->has_thread = dlx__gpu_thread_start(&order->thread, order_main, order);
     if (!order->has_thread) {
         (void)pthread_cond_destroy(&order->changed);
         (void)pthread_mutex_destroy(&order->lock);

@@ -3,13 +3,13 @@
 #include "common/packet.h"
 #include "gpu/gpu.h"
 #include "gpu/imports.h"
+#include "gpu/lib/fetch.h"
 #include "gpu/lib/idle.h"
-#include "gpu/lib/keep.h"
+#include "gpu/lib/thread.h"
 #include <inttypes.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -363,16 +363,11 @@ static void *waiter_main(void *arg)
 
 /* ---- adding -------------------------------------------------------------------------------- */
 
-/* Signals are for the program's own threads. Locked. */
+/* Locked. */
 static bool start_waiter(struct dlx_gpu_receiver *receiver)
 {
-    sigset_t all, before;
-    if (receiver->has_waiter)
-        return true;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    receiver->has_waiter = pthread_create(&receiver->waiter, NULL, waiter_main, receiver) == 0;
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!receiver->has_waiter)
+        receiver->has_waiter = dlx__gpu_thread_start(&receiver->waiter, waiter_main, receiver);
     return receiver->has_waiter;
 }
 
@@ -909,7 +904,7 @@ static int place_tensor(struct dlx_message_gpu *gpu, uint32_t i,
 int dlx__message_gpu_fetch(struct dlx_client *c, const struct dlx_subscriber_link *link,
                            uint64_t allocation, struct dlx_gpu_handle *ret)
 {
-    int r = dlx__gpu_keep_get(c, link->id, link->origin, allocation, ret);
+    int r = dlx__gpu_fetch(c, link->id, link->origin, allocation, ret);
     return r < 0 && r != DLX_E_FORKED
                ? dlx__fail_prefix(r, "GPU memory %" PRIu64 " of %s", allocation, link->topic)
                : r;

@@ -18,10 +18,10 @@
  * Memory of dlx_alloc() is no tensor to be deleted: its blocks come back to their heap. A parcel
  * of nothing else outlives the publisher, in the keeper, and is never LEFT. Others are mortal.
  *
- * Memory of GPUs that a publisher allocates for tensors of dlx_alloc(): a heap (client/heap/heap.h)
- * for each device, whose arenas are exports (gpu/exports.h) that the keeper has, too. So what was
+ * Memory of GPUs for tensors of dlx_alloc(): a heap (client/heap/heap.h) for each device, whose
+ * arenas are exports (gpu/exports.h) of memory that the keeper made (gpu/lib/arena.h). So what was
  * published can be opened as long as the daemon keeps the message, whatever becomes of the
- * publisher.
+ * publisher. Other memory with descriptors is served by the publisher (gpu/lib/serve.h).
  *
  * When a subscriber dies, work that it has queued may still run for a while. All arenas that are
  * there then are used for no new tensor, and freed with the last of theirs.
@@ -35,10 +35,11 @@
 #include "client/publish/make.h"
 #include "client/publish/publisher.h"
 #include "common/amount.h"
+#include "client/control/call.h"
 #include "gpu/gpu.h"
+#include "gpu/lib/arena.h"
 #include "gpu/lib/idle.h"
-#include "gpu/lib/keep.h"
-#include "gpu/lib/malloc.h"
+#include "gpu/lib/serve.h"
 #include "ring/manifest.h"
 #include "ring/tensor.h"
 #include <poll.h>
@@ -50,6 +51,8 @@ _Static_assert(DLX_SHM_ALLOCATION_SIZE == DLX_GPU_HEADER_SIZE, "a description wi
 /* How long the end of a publisher waits for those who hold tensors. */
 #define END_NS        INT64_C(2000000000)
 #define PAUSE_MOST_MS 16
+/* How soon the daemon is told again what it could not be told. */
+#define ASK_AGAIN_NS UINT64_C(100000000)
 /* How long an allocation waits for those that were told to close what was freed. */
 #define CLOSE_NS UINT64_C(100000000)
 
@@ -109,65 +112,94 @@ static int share_begin(struct dlx_publisher *p)
         free(share);
         return r;
     }
-    share->keep_number = 1;
-    share->core = &p->core;
-    share->n_waits = &p->stats.gpu_waits;
+    share->p = p;
     p->gpu = share;
     return 0;
 }
 
-static int share_also(struct dlx_publisher *p, uint64_t id)
-{
-    return dlx__gpu_exports_also(p->gpu->exports, id);
-}
+/* ---- what the daemon is told and asked ------------------------------------------------------- */
 
-/* One of them, by the connection that there is or a new one. Returns 1: the keeper has nothing
- * but this. */
-static int keep_one(struct dlx_publisher *p, struct dlx_gpu_export *export)
+static int serve(struct dlx_gpu_share *share, uint64_t id, int64_t timeout_ns)
 {
-    struct dlx_gpu_share *share = p->gpu;
-    int r = dlx__gpu_keep_put(p->client, p->id, &share->keep, dlx__gpu_export_handle(export));
-    if (r == 1)
-        share->keep_number++;
-    if (r >= 0)
-        *dlx__gpu_export_mark(export) = share->keep_number;
+    int sock;
+    int r = dlx__call_gpu_serve(share->p->client, id, timeout_ns, &sock);
+    if (r == 0)
+        r = dlx__gpu_serve(share->exports, sock);
+    if (r == 0)
+        share->serving = DLX_GPU_SERVES;
     return r;
 }
 
-/* The keeper was started anew: it gets all that others may still ask for. */
-static int keep_others(struct dlx_publisher *p)
+static int tell_freed(const struct dlx_gpu_share *share, uint64_t publisher)
 {
-    struct dlx_gpu_export *export;
+    uint64_t id;
     int r = 0;
-    for (uint64_t id = 0; r >= 0 && (export = dlx__gpu_exports_next_used(p->gpu->exports, id));) {
-        id = dlx__gpu_export_handle(export)->id;
-        if (*dlx__gpu_export_mark(export) != p->gpu->keep_number) {
-            r = keep_one(p, export);
-            id = r == 1 ? 0 : id;
-        }
-        dlx__gpu_export_unref(export);
+    while (r == 0 && (id = dlx__gpu_exports_kept(share->exports)) != 0) {
+        r = dlx__call_gpu_free(share->p->client, publisher, id);
+        if (r == 0)
+            dlx__gpu_exports_told(share->exports, id);
     }
-    return DLX_MIN(r, 0);
+    return r;
 }
 
-static int share_keep(struct dlx_publisher *p, struct dlx_gpu_export *export)
+/* The result of the call, and its message, are not concerned: what cannot be said now is said
+ * later. */
+static void tell_daemon(struct dlx_gpu_share *share, uint64_t publisher)
 {
-    if (dlx__gpu_export_handle(export)->n_chunks == 0 ||
-        *dlx__gpu_export_mark(export) == p->gpu->keep_number)
-        return 0;
-    int r = keep_one(p, export);
-    return r == 1 ? keep_others(p) : r;
+    char message[DLX_ERROR_TEXT_SIZE];
+    bool has_failed = dlx__error_is_set;
+    bool must_serve = share->serving == DLX_GPU_MUST_SERVE;
+    if ((!must_serve && dlx__gpu_exports_kept(share->exports) == 0) ||
+        dlx__now_ns() < share->next_ask_ns)
+        return;
+    memcpy(message, dlx__error_message(), sizeof message);
+    int r = tell_freed(share, publisher);
+    if (r == 0 && must_serve)
+        r = serve(share, publisher, DLX_RECONNECT_PATIENCE_NS);
+    share->next_ask_ns = r < 0 ? dlx__now_ns() + ASK_AGAIN_NS : 0;
+    dlx__error_clear();
+    if (has_failed)
+        (void)dlx__fail(DLX_E_SYSTEM, "%s", message);
 }
 
-/* The keeper and the subscribers close what was freed. */
+static int share_also(struct dlx_publisher *p, uint64_t id)
+{
+    struct dlx_gpu_share *share = p->gpu;
+    int r = dlx__gpu_exports_also(share->exports, id);
+    if (r < 0)
+        return r;
+    if (share->serving == DLX_GPU_SERVES || dlx__gpu_exports_have_descriptors(share->exports))
+        share->serving = DLX_GPU_MUST_SERVE;
+    share->next_ask_ns = 0;
+    tell_daemon(share, id);
+    return 0;
+}
+
+/* What a lost keeper had is served by its publisher. */
+static void note_keeper(struct dlx_gpu_share *share, uint64_t keeper)
+{
+    if (share->keeper != 0 && share->keeper != keeper && share->serving == DLX_GPU_SERVES_NOT)
+        share->serving = DLX_GPU_MUST_SERVE;
+    share->keeper = keeper;
+}
+
+/* Memory that the keeper has not. */
+static int serve_export(struct dlx_gpu_share *share, const struct dlx_gpu_export *export)
+{
+    bool begins =
+        dlx__gpu_export_handle(export)->n_chunks > 0 && share->serving == DLX_GPU_SERVES_NOT;
+    return begins ? serve(share, share->p->id, share->p->client->timeout_ns) : 0;
+}
+
+/* Subscribers close what was freed, and the keeper does. */
 static void tell_gone(struct dlx_gpu_share *share)
 {
     uint64_t id;
     while (dlx__gpu_exports_next_gone(share->exports, &id)) {
-        dlx__gpu_keep_drop(share->keep, id);
-        dlx__writer_note_freed(share->core, id);
+        dlx__writer_note_freed(&share->p->core, id);
         share->told_ns = dlx__now_ns();
     }
+    tell_daemon(share, share->p->id);
 }
 
 static bool is_same_device(DLDevice a, DLDevice b)
@@ -262,7 +294,7 @@ static bool settle_deleted(const struct dlx_heap_kind *kind)
     struct dlx_gpu_heap *of = kind->userdata;
     if (!of->settling) {
         of->settling = begin_settling(kind->device);
-        ++*of->share->n_waits;
+        of->share->p->stats.gpu_waits++;
         dlx__gpu_idle_settle(kind->device, of->share->deadline);
         dlx__error_clear();
     }
@@ -368,15 +400,14 @@ static int grow_heap(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t si
          (id = dlx__heap_find_excess(heap, bytes, dlx__writer_head(&p->core), window));)
         dlx__heap_drop(heap, id);
     tell_gone(p->gpu); /* before the memory is wanted that subscribers have open */
-    int r = dlx__gpu_allocate_arena(p->gpu->exports, (int32_t)device.device_type, device.device_id,
-                                    bytes, &export);
+    uint64_t keeper;
+    int r = dlx__gpu_arena_new(p, p->gpu->exports, device, bytes, &export, &keeper);
     if (r < 0)
         return r;
+    note_keeper(p->gpu, keeper);
     const struct dlx_gpu_handle *handle = dlx__gpu_export_handle(export);
-    r = share_keep(p, export);
-    if (r == 0)
-        r = dlx__heap_add_of(heap, (uint32_t)handle->id, dlx__gpu_export_base(export), handle->size,
-                             export);
+    r = dlx__heap_add_of(heap, (uint32_t)handle->id, dlx__gpu_export_base(export), handle->size,
+                         export);
     if (r < 0)
         dlx__gpu_export_unref(export);
     return r;
@@ -396,7 +427,13 @@ static int grow_heap_and_take(struct dlx_publisher *p, struct dlx_heap *heap, ui
     return r;
 }
 
-/* The driver has no more. Free arenas that nothing is in. The keeper and subscribers close what was
+/* The GPU, or the quota, has no more. */
+static bool is_short(int r)
+{
+    return r == DLX_E_NO_MEMORY || r == DLX_E_LIMIT;
+}
+
+/* There is no more. Free arenas that nothing is in. The keeper and subscribers close what was
  * freed a moment after they were told, so the memory is there a little later. */
 static int free_and_grow(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,
                          uint32_t n_done, struct dlx_block **ret)
@@ -411,8 +448,8 @@ static int free_and_grow(struct dlx_publisher *p, struct dlx_heap *heap, uint64_
         return DLX_E_NO_MEMORY; /* nothing was freed lately */
     int r = grow_heap_and_take(p, heap, size, ret);
     until = DLX_MIN(until, p->gpu->deadline);
-    p->stats.gpu_waits += r == DLX_E_NO_MEMORY && dlx__now_ns() < until;
-    for (int pause_ms = 1; r == DLX_E_NO_MEMORY && dlx__now_ns() < until;
+    p->stats.gpu_waits += is_short(r) && dlx__now_ns() < until;
+    for (int pause_ms = 1; is_short(r) && dlx__now_ns() < until;
          pause_ms = DLX_MIN(2 * pause_ms, PAUSE_MOST_MS)) {
         (void)poll(NULL, 0, pause_ms);
         r = grow_heap_and_take(p, heap, size, ret);
@@ -455,7 +492,7 @@ static int find_heap_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64
     (void)dlx__heap_put_anywhere(heap, before);
     if (r != DLX_E_FULL)
         return r;
-    if (grown == DLX_E_NO_MEMORY && free_and_grow(p, heap, size, n_done, ret) == 0)
+    if (is_short(grown) && free_and_grow(p, heap, size, n_done, ret) == 0)
         return 0;
     return dlx__fail(grown, "topic %s: no memory for %s on %s: %s%s", p->topic, DLX_AMOUNT(size),
                      DLX_DEVICE(device), why,
@@ -519,8 +556,8 @@ static void share_free(struct dlx_gpu_share *share)
 {
     dlx__gpu_order_end(&share->order);
     share->heaps = close_heaps(share->heaps);
+    dlx__gpu_serve_end(share->exports);
     dlx__gpu_exports_end(share->exports);
-    share->keep = dlx__gpu_keep_free(share->keep);
     free(share);
 }
 
@@ -581,7 +618,7 @@ static void settle_block(const struct dlx_block *block)
 {
     struct dlx_gpu_parcel *parcel = parcel_of(block);
     struct dlx_gpu_share *share = parcel->share;
-    *share->n_waits += !dlx__gpu_order_settle(&share->order, &parcel->job, 0);
+    share->p->stats.gpu_waits += !dlx__gpu_order_settle(&share->order, &parcel->job, 0);
     (void)dlx__gpu_order_settle(&share->order, &parcel->job, UINT64_MAX);
 }
 
@@ -819,7 +856,7 @@ static int share_memory(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel, 
                                data, item->record.size, &export, &item->record.offset);
     if (r < 0)
         return r;
-    r = share_keep(p, export);
+    r = serve_export(p->gpu, export);
     if (r < 0) {
         dlx__gpu_export_unref(export);
         return r;

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from conftest import PATIENCE, until
-from test_gpu import STANDIN
+from test_gpu import STANDIN, use_standin
 
 ENGINES = os.path.join(os.path.dirname(__file__), "..", "examples", "engines.py")
 LINE = re.compile(
@@ -44,12 +44,15 @@ def test_engines_serve_whole_versions_and_memory_of_old_ones_comes_back(c):
     until(lambda: c.daemon()["shared_bytes"] == 0, "the end of what was retained")
 
 
+@pytest.fixture
+def standin(tmp_path, monkeypatch):
+    use_standin(tmp_path, monkeypatch)
+
+
 @pytest.mark.skipif(not STANDIN.exists(), reason="no cuda.h: no stand-in driver was built")
-def test_engines_do_so_on_a_gpu_too(c, tmp_path, monkeypatch):
+def test_engines_do_so_on_a_gpu_too(standin, c, monkeypatch):
     """On the stand-in driver, with tests/standin_torch in the place of PyTorch."""
     tests = os.path.dirname(__file__)
-    for name, value in {"STANDIN": STANDIN, "STANDIN_MACHINE": tmp_path / "machine"}.items():
-        monkeypatch.setenv(name, str(value))
     path = [os.path.join(tests, "standin_torch"), tests, os.environ["PYTHONPATH"]]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
     lines = run_engines(2, 4, 6.0, n_requests=5, device="cuda:0")

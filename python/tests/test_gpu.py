@@ -46,11 +46,21 @@ say("ready")
 """
 
 
+def use_standin(tmp_path, monkeypatch):
+    """For the processes of a test, and the GPU keeper of a daemon that is started after this."""
+    driver = tmp_path / "driver"
+    driver.mkdir()
+    (driver / STANDIN.name).symlink_to(STANDIN)
+    folders = [str(driver), os.environ.get("LD_LIBRARY_PATH", "")]
+    monkeypatch.setenv("LD_LIBRARY_PATH", os.pathsep.join(filter(None, folders)))
+    monkeypatch.setenv("STANDIN", str(STANDIN))
+    monkeypatch.setenv("STANDIN_MACHINE", str(tmp_path / "machine"))
+
+
 @pytest.fixture(autouse=True)
 def machine(tmp_path, monkeypatch):
     """Two GPUs, which the processes of a test share."""
-    monkeypatch.setenv("STANDIN", str(STANDIN))
-    monkeypatch.setenv("STANDIN_MACHINE", str(tmp_path / "machine"))
+    use_standin(tmp_path, monkeypatch)
     monkeypatch.setenv("STANDIN_DEVICES", "2")
     monkeypatch.setenv("CUDA_MODULE_LOADING", "EAGER")  # or no stream waits
 

@@ -25,7 +25,7 @@ gate.open()
 until(lambda: pub.stats()["n_subscribers"] == 0)
 for _ in range(100):  # of 64 KiB: the memory of what is not needed any more is used again
     pub.publish(pub.empty(1 << 14, device="cuda:0"))
-assert calls("cuMemCreate") <= 2 and count("MAPPINGS") == 1, (calls("cuMemCreate"), live())
+assert calls("cuMemImportFromShareableHandle") <= 2 and count("MAPPINGS") == 1, live()
 pub.close(); c.close(); stream.close(); finish()
 """,
         """
@@ -70,7 +70,7 @@ assert [t.shape for t in d.values()] == [(3, 5), (5,), (2,), (0, 4)]
 assert [t.dtype for t in d.values()] == ["float32", "uint32", "uint8", "float16"]
 assert model["b"].asked[0]["stream"] == -1 and model["b"].deleted == 1  # no stream waited for it
 fill(d["w"], 1), fill(d["b"], 2)
-assert calls("cuMemCreate") == 1
+assert calls("cuMemImportFromShareableHandle") == 1  # of one arena
 report = pub.publish(d, meta={"version": 1})
 assert not report.copied and all(t.published for t in d.values())
 assert pub.empty_like(Array(2, 3), device="cuda:0").shape == (2, 3)
@@ -202,10 +202,10 @@ fails(dlx.NoMemory, "no memory for 16.0 GiB on CUDA device 0",
       lambda: pub.empty(1 << 34, "uint8", device="cuda:0"))
 fails(dlx.NoMemory, "no memory for 16.0 GiB on CUDA device 0",
       lambda: pub.empty_like({"a": b"1", "b": BIG}, device="cuda:0"))
-cuda.standin_fail(b"cuMemCreate", 1, 1, 2)
-fails(dlx.NoMemory, "cuMemCreate", lambda: pub.empty(64 << 20, "uint8", device="cuda:0"))
-cuda.standin_fail(b"cuMemExportToShareableHandle", 1, 1, 801)
-fails(dlx.Error, "cuMemExportToShareableHandle",
+cuda.standin_fail(b"cuMemMap", 1, 1, 2)
+fails(dlx.NoMemory, "cuMemMap", lambda: pub.empty(64 << 20, "uint8", device="cuda:0"))
+cuda.standin_fail(b"cuMemImportFromShareableHandle", 1, 1, 801)
+fails(dlx.Error, "cuMemImportFromShareableHandle",
       lambda: pub.empty(64 << 20, "uint8", device="cuda:0"))
 cuda.standin_fail_clear()
 assert pub.empty(64 << 20, "uint8", device="cuda:0").device == "cuda:0"

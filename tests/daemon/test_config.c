@@ -219,6 +219,7 @@ static const struct {
     {"[daemon]\nmemory-limit = 8GX\n",
      ":2: '8GX' is not an amount of memory, like 8GiB, 512MiB or 70%"},
     {"[quota a]\nbytes = 1GX\n", ":2: '1GX' is not a number, perhaps with K, M, G, T, Ki, Mi, "},
+    {"[quota a]\ngpu-bytes = 10%\n", ":2: '10%' is not a number"},
     {"[quota a]\nlinks = 1GB\n", ":2: '1GB' is not a number, perhaps with K, M, G, T, Ki, Mi, "},
     {"[quota a]\nbytes = -1\n", ":2: '-1' is not a number"},
     {"[quota a]\nbytes = 101%\n", ":2: '101%' is no part of the memory: 1% to 100%"},

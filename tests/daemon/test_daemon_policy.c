@@ -106,7 +106,8 @@ TEST(an_origin_belongs_to_a_user_by_one_socket)
         uint64_t number = dlxd_principal_number(&who);
         ck_assert_uint_eq((uint32_t)number, 1000);
         ck_assert_int_eq(number >> 32 == 0, i == 0);
-        ok(dlxd_gpu_origins_join(&origins, &members[i], 7, number));
+        ok(dlxd_gpu_origins_join(&origins, &members[i], (struct dlxd_gpu_whose){7, number},
+                                 client->user));
         for (int j = 0; j < i; j++)
             ck_assert_ptr_ne(members[i].origin, members[j].origin);
     }

@@ -13,13 +13,16 @@
 #include "daemon/server/listener.h"
 #include "daemon/server/server.h"
 #include "tests/fail/harness_fail.h"
+#include "tests/gpu/harness_gpu.h"
 #include "tests/harness/broker.h"
 #include "tests/harness/daemon.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/keeper.h"
 #include "tests/harness/run.h"
 #include <dirent.h>
+#include <dlpack/dlpack.h>
 #include <sched.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 
 static struct dlx_test_daemon place;
@@ -206,29 +209,30 @@ static int hand_over(int kind, struct dlx_test_fail *fail)
     return r;
 }
 
-#define ORIGIN     77U
-#define ALLOCATION 7U
-#define A_WHILE    INT64_C(20000000000)
+#if DLX_TEST_HAS_GPU
+
+#define A_WHILE INT64_C(20000000000)
 
 static struct dlx_test_broker test;
+static const struct dlxd_gpu_whose whose = {.origin = 77, .user = 1000};
 
 struct outcome {
     unsigned n; /* answers */
     int code;
-    int sock;
 };
 
-static void on_answer(void *owner, int code, const char *text, int take_sock)
+static void on_answer(void *owner, int code, const char *text, const struct dlxd_gpu_answer *answer)
 {
     struct outcome *outcome = owner;
     (void)text;
     outcome->n++;
     outcome->code = code;
-    outcome->sock = take_sock;
+    if (code == 0)
+        dlx_test_fail_expect(answer->size > 0 && answer->borrow_fd >= 0, "memory");
 }
 
 /* Runs the server's loop until the answer to a call that `r` began; returns its code. */
-static int answer(struct outcome *outcome, int r)
+static int answer(const struct outcome *outcome, int r)
 {
     uint64_t deadline = dlx__deadline(A_WHILE);
     while (r == 0 && outcome->n == 0 && dlx__now_ns() < deadline) {
@@ -237,64 +241,79 @@ static int answer(struct outcome *outcome, int r)
         dlxd_gpu_keeper_look(test.broker.gpu, dlx__now_ns());
         (void)sched_yield();
     }
-    dlx__close(outcome->sock);
     if (r < 0)
         return r;
     dlx_test_fail_expect(outcome->n == 1, "one answer");
     return outcome->code;
 }
 
-static int own_and_get(struct dlxd_user *user, struct dlxd_gpu_member *member)
+static int allocate_and_get(struct dlxd_user *user, struct dlxd_gpu_member *member,
+                            const struct dlxd_gpu_request *request)
 {
-    struct outcome owner = {.sock = -1}, reader = {.sock = -1};
+    struct outcome owner = {.n = 0}, reader = {.n = 0};
     struct dlxd_gpu_call *call = NULL;
     struct dlxd_gpu_keeper *gpu = test.broker.gpu;
     DLX_TEST_TRY(answer(
-        &owner, dlxd_gpu_call_own(&call, gpu, user, member, ORIGIN, user->uid, on_answer, &owner)));
-    return answer(&reader, dlxd_gpu_call_get(&call, gpu, user, ORIGIN, user->uid, ALLOCATION,
+        &owner, dlxd_gpu_call_allocate(&call, gpu, user, member, request, on_answer, &owner)));
+    return answer(&reader, dlxd_gpu_call_get(&call, gpu, user, whose, request->allocation,
                                              on_answer, &reader));
 }
 
 /* A connection that the keeper and the daemon make again, a publisher and a reader. */
-static int ask_keeper(struct dlxd_user *user, const char *path, struct dlx_test_fail *fail)
+static int ask_keeper(struct dlxd_user *user, const struct dlx_test_keeper *keeper,
+                      struct dlx_test_fail *fail)
 {
+    static uint64_t last_allocation;
     struct dlxd_gpu_member member = {.origin = NULL};
+    char path[108] = "";
+    memcpy(path, keeper->path, strlen(keeper->path) - strlen(DLX_KEEPER_SUFFIX));
+    int pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0U);
+    const struct dlxd_gpu_request request = {.whose = whose,
+                                             .allocation = ++last_allocation,
+                                             .size = 1,
+                                             .device = keeper->device,
+                                             .borrow_pidfd = pidfd};
     dlx_test_fail(fail);
     int r =
         dlxd_gpu_keeper_new(&test.broker.gpu, test.broker.watches, test.broker.workers, path, 64);
     if (r == 0) {
-        r = own_and_get(user, &member);
+        r = allocate_and_get(user, &member, &request);
         (void)dlx_test_fail_say(r);
         dlxd_gpu_keeper_leave(test.broker.gpu, &member);
         test.broker.gpu = dlxd_gpu_keeper_free(test.broker.gpu);
     }
     dlx_test_fail(NULL);
+    (void)close(pidfd);
     return r;
 }
 
 static int ask_gpu_keeper(int kind, struct dlx_test_fail *fail)
 {
     const struct dlxd_principal who = {.uid = 1000};
-    const struct dlxk_router_options options = {.grace_ns = UINT64_C(3600000000000)};
-    struct dlx_test_keeper router;
+    const struct dlxk_options options = {.grace_ns = UINT64_C(3600000000000)};
+    struct dlx_test_keeper keeper = {.device = {.type = kDLCUDA, .uuid = {[15] = 1}}};
     struct dlxd_user *user;
-    char path[108] = "";
     (void)kind;
-    dlx_test_keeper_start(&router, &options);
-    memcpy(path, router.path, strlen(router.path) - strlen(DLX_KEEPER_SUFFIX));
+    (void)setenv("STANDIN_UUIDS", "GPU-00000000-0000-0000-0000-000000000001", 1);
+    dlx_test_gpu_machine(1);
+    dlx_test_gpu_load();
+    dlx_test_keeper_start(&keeper, &options);
     dlx_test_broker_init(&test, UINT64_C(1) << 30);
     ck_assert_int_eq(dlxd_users_get(&test.broker.users, &who, &user), 0);
-    ck_assert_int_eq(ask_keeper(user, path, NULL), 0);
+    ok(ask_keeper(user, &keeper, NULL));
     size_t n_fds = dlx_test_broker_n_fds(&test);
-    int r = ask_keeper(user, path, fail);
+    int r = ask_keeper(user, &keeper, fail);
     dlx_test_fail_expect(dlx_test_broker_n_fds(&test) == n_fds, "the descriptors of before");
     (void)dlx_test_fail_stop(fail);
-    ck_assert_int_eq(ask_keeper(user, path, NULL), 0);
+    ck_assert_int_eq(ask_keeper(user, &keeper, NULL), 0);
     dlxd_user_unref(user);
     dlx_test_broker_deinit(&test);
-    dlx_test_keeper_kill(&router);
+    dlx_test_keeper_kill(&keeper);
+    dlx_test_gpu_machine_end();
     return r;
 }
+
+#endif
 
 static const struct dlx_test_fail_story stories[] = {
     {"a memfd", live_region, 0, .n_calls = 20, .n_errors = 6},
@@ -309,7 +328,9 @@ static const struct dlx_test_fail_story stories[] = {
     {"inherited descriptors", inherit, 0, .n_calls = 4, .n_errors = 4,
      .words = "3 inherited descriptors", .in_child = true},
     {"a handover", hand_over, 0, .n_calls = 15, .n_errors = 15},
+#if DLX_TEST_HAS_GPU
     {"requests to the GPU keeper", ask_gpu_keeper, 0, .n_calls = 40, .n_errors = 6},
+#endif
 };
 
 LOOP_TEST(each_call_fails_once, 0, DLX_ARRAY_SIZE(stories))

@@ -121,6 +121,8 @@ static void make_field(struct maker *m, const ProtobufCFieldDescriptor *field, u
     uint32_t u32;
     int32_t s32;
     protobuf_c_boolean yes;
+    ProtobufCBinaryData bytes;
+    const uint8_t *piece;
     char *text;
     if (field->label == PROTOBUF_C_LABEL_REPEATED) {
         make_list(m, field, base);
@@ -128,6 +130,7 @@ static void make_field(struct maker *m, const ProtobufCFieldDescriptor *field, u
     }
     switch (field->type) {
     case PROTOBUF_C_TYPE_UINT64:
+    case PROTOBUF_C_TYPE_FIXED64:
         /* sizes and numbers of messages are no ids */
         u64 = strstr(field->name, "size") || strstr(field->name, "_ns") ||
                       strcmp(field->name, "after_seq") == 0
@@ -136,6 +139,7 @@ static void make_field(struct maker *m, const ProtobufCFieldDescriptor *field, u
         memcpy(base + field->offset, &u64, sizeof u64);
         break;
     case PROTOBUF_C_TYPE_UINT32:
+    case PROTOBUF_C_TYPE_INT32:
         u32 = (uint32_t)dlx_fuzz_number(m->f);
         memcpy(base + field->offset, &u32, sizeof u32);
         break;
@@ -150,6 +154,15 @@ static void make_field(struct maker *m, const ProtobufCFieldDescriptor *field, u
     case PROTOBUF_C_TYPE_STRING:
         text = make_text(m);
         memcpy(base + field->offset, &text, sizeof text);
+        break;
+    case PROTOBUF_C_TYPE_BYTES:
+        bytes.len = dlx_fuzz_piece(m->f, 600, &piece);
+        bytes.data = take_memory(m, bytes.len);
+        if (!bytes.data)
+            bytes.len = 0;
+        else
+            memcpy(bytes.data, piece, bytes.len);
+        memcpy(base + field->offset, &bytes, sizeof bytes);
         break;
     default:
         dlx_fuzz_fail(__FILE__, __LINE__, field->name); /* a type that the schema did not have */

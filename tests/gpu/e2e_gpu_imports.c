@@ -115,6 +115,24 @@ GPU_LOOP_TEST(a_message_that_is_held_does_not_keep_other_memory_of_its_publisher
     dlx_test_gpu_end(&x);
 }
 
+/* There is no room for the arena at first. */
+GPU_TEST(an_allocation_that_finds_no_memory_closes_what_is_not_used, DLX_TEST_GPU_COUNTS)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_to(publish_two_arenas, NULL);
+    struct dlx_publisher *p = dlx_test_stream_publisher(x.c, "gpu/b", NULL);
+    dlx_test_gpu_expect(&x, 0, N, 1);
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 1);
+    ck_assert(standin.standin_fail("cuMemMap", 1, 1, CUDA_ERROR_OUT_OF_MEMORY));
+    auto_tensor *t = dlx_test_gpu_alloc(p, N, 1);
+    ck_assert_uint_eq(standin.standin_fail_clear(), 1);
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 1); /* its own */
+    ck_assert_uint_eq(dlx_test_stream_stats(p).gpu_waits, 0);
+    dlx_publisher_unref(p);
+    t->deleter(dlx_steal(t));
+    dlx_message_unref(dlx_test_stream_next(x.s));
+    dlx_test_gpu_end(&x);
+}
+
 GPU_TEST(a_program_has_memory_closed_that_it_does_not_use, DLX_TEST_GPU_COUNTS)
 {
     uint64_t bytes = 1;

@@ -2,26 +2,23 @@
 
 /*
  * GPU memory and several users: descriptors are handed over between processes of one user, and of
- * users whom a rule lets exchange them. Memory of a hostile user holds up only its own publisher.
+ * users whom a rule lets exchange them, whether the keeper made the memory or the publisher serves
+ * it.
  */
 
-#include "gpu/lib/keep.h"
-#include "gpu/lib/receive.h"
-#include "client/publish/publisher.h"
+#include "tests/gpu/harness_gpu_stream.h"
+
+#if DLX_TEST_HAS_GPU
 #include "client/subscribe/subscription.h"
 #include "tests/harness/file.h"
 #include "tests/harness/fork.h"
-#include "tests/harness/fuse.h"
-#include "tests/harness/keeper.h"
-#include "tests/harness/stream.h"
 #include "tests/harness/user.h"
-#include <grp.h>
 
 #define ALICE 64001
 #define BOB   64002
 #define CAROL 64003
 
-static struct dlx_gpu_handle sent;
+#define N 16
 
 static void serve_both(void *userdata)
 {
@@ -51,58 +48,68 @@ static void begin_with(const char *config)
     begin(serve_config);
 }
 
-/* A process of that user that shares `sent`, publishes a message, and waits to be killed. */
+/* The user may use the GPU, but not search the folders above the file of the stand-in. */
+static void become(uid_t uid)
+{
+    (void)dlx_test_gpu_context(0);
+    dlx_test_user_become(uid);
+}
+
+/* A process of that user that publishes a message with memory that the keeper made, and memory that
+ * it serves, and waits to be killed. */
 static pid_t publish_as(uid_t uid, const char *topic)
 {
+    static struct dlx_test_gpu_segment segment;
     struct dlx_test_child child = dlx_test_fork_child();
     if (child.pid == 0) {
-        struct dlx_gpu_keep *keep = NULL;
-        dlx_test_user_become(uid);
+        become(uid);
         struct dlx_publisher *p =
             dlx_test_stream_publisher(dlx_test_stream_connect(), topic, PUBLISHER(.history = 4));
-        if (dlx__gpu_keep_put(p->client, p->id, &keep, &sent) != 1)
-            _exit(1);
-        dlx_test_stream_publish(p, 10, 1);
+        dlx_test_gpu_segment_make(&segment, 1, DLX_TEST_GPU_CHUNK,
+                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+        dlx_test_gpu_fill(segment.base, DLX_TEST_GPU_CHUNK, 2);
+        struct dlx_item items[] = {{"kept", dlx_test_gpu_alloc(p, N, 1)},
+                                   {"served", dlx_test_gpu_tensor_at(segment.base, 1, N)}};
+        ok(dlx_publish_set(p, items, 2, NULL, PUBLISH(.strict = true), NULL));
         dlx_test_fork_ready(&child);
     }
     return dlx_test_fork_wait_ready(&child);
 }
 
-/* A process of that user that joins, and fetches allocation 7: the code, in a child's exit
- * status. */
-static int fetch_as(uid_t uid, const char *topic)
+/* A process of that user that joins, and opens both tensors: the code, in a child's exit status. */
+static int open_as(uid_t uid, const char *topic)
 {
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
-        struct dlx_gpu_handle got = {0};
-        dlx_test_user_become(uid);
-        struct dlx_client *c = dlx_test_stream_connect();
-        struct dlx_subscription *s = dlx_test_stream_subscribe(c, topic, SUBSCRIBE(.history = 4));
-        (void)dlx_test_stream_next(s);
-        int r = 1;
-        for (uint32_t i = 0; i < s->n_links; i++)
-            if (s->links[i]->publisher != 0)
-                r = dlx__message_gpu_fetch(c, s->links[i], 7, &got);
-        _exit(-r);
+        become(uid);
+        struct dlx_subscription *s =
+            dlx_test_stream_subscribe(dlx_test_stream_connect(), topic, SUBSCRIBE(.history = 4));
+        struct dlx_message *m = dlx_test_stream_next(s);
+        int codes[2];
+        for (uint32_t i = 0; i < 2; i++) {
+            DLManagedTensorVersioned *t = NULL;
+            codes[i] = dlx_message_tensor(m, i, &t);
+            if (codes[i] == 0)
+                dlx_test_gpu_check(t, N, i + 1);
+        }
+        _exit(codes[0] == codes[1] ? -codes[0] : 255);
     }
     return -dlx_test_fork_status(pid);
 }
 
-TEST(memory_is_handed_over_within_one_user)
+GPU_TEST(memory_is_handed_over_within_one_user, 0)
 {
     if (!dlx_test_user_may())
         return;
     begin(serve_both);
-    dlx_test_keeper_handle(&sent, 7, 2);
     pid_t alice = publish_as(ALICE, "test/alice"), root = publish_as(0, "test/root");
-    ck_assert_int_eq(fetch_as(ALICE, "test/alice"), 0);
-    ck_assert_int_eq(fetch_as(BOB, "test/alice"), DLX_E_ACCESS);
-    ck_assert_int_eq(fetch_as(0, "test/alice"), DLX_E_ACCESS);
-    ck_assert_int_eq(fetch_as(BOB, "test/root"), DLX_E_ACCESS);
-    ck_assert_int_eq(fetch_as(0, "test/root"), 0);
+    ck_assert_int_eq(open_as(ALICE, "test/alice"), 0);
+    ck_assert_int_eq(open_as(BOB, "test/alice"), DLX_E_ACCESS);
+    ck_assert_int_eq(open_as(0, "test/alice"), DLX_E_ACCESS);
+    ck_assert_int_eq(open_as(BOB, "test/root"), DLX_E_ACCESS);
+    ck_assert_int_eq(open_as(0, "test/root"), 0);
     dlx_test_fork_kill(alice);
     dlx_test_fork_kill(root);
-    dlx__gpu_handle_deinit(&sent);
 }
 
 /* A process of that user that joins: is the publisher of its user, as far as it knows? */
@@ -123,12 +130,11 @@ static bool is_of_user(uid_t uid, const char *topic)
 }
 
 /* Streams wait for it without a limit. */
-TEST(a_subscription_knows_which_publishers_are_of_its_user)
+GPU_TEST(a_subscription_knows_which_publishers_are_of_its_user, 0)
 {
     if (!dlx_test_user_may())
         return;
     begin(serve_both);
-    dlx_test_keeper_handle(&sent, 7, 2);
     pid_t alice = publish_as(ALICE, "test/alice"), root = publish_as(0, "test/root");
     ck_assert(is_of_user(ALICE, "test/alice"));
     ck_assert(!is_of_user(BOB, "test/alice"));
@@ -137,62 +143,26 @@ TEST(a_subscription_knows_which_publishers_are_of_its_user)
     ck_assert(is_of_user(0, "test/root"));
     dlx_test_fork_kill(alice);
     dlx_test_fork_kill(root);
-    dlx__gpu_handle_deinit(&sent);
 }
 
 /* Bob may exchange it on one topic, Carol on none, and Alice on both. */
-TEST(memory_is_handed_over_between_users_whom_a_rule_lets)
+GPU_TEST(memory_is_handed_over_between_users_whom_a_rule_lets, 0)
 {
     if (!dlx_test_user_may())
         return;
     begin_with("[rule trust]\nusers = 64001 64002\ntopics = test/shared\nallow = gpu\n"
                "[rule alice]\nusers = 64001\ntopics = **\nallow = gpu\n"
                "[rule all]\nusers = 64001 64002 64003\ntopics = **\nallow = all\n");
-    dlx_test_keeper_handle(&sent, 7, 2);
     pid_t shared = publish_as(ALICE, "test/shared"), own = publish_as(ALICE, "test/own");
-    ck_assert_int_eq(fetch_as(BOB, "test/shared"), 0);
-    ck_assert_int_eq(fetch_as(BOB, "test/own"), DLX_E_ACCESS);
-    ck_assert_int_eq(fetch_as(CAROL, "test/shared"), DLX_E_ACCESS);
-    ck_assert_int_eq(fetch_as(0, "test/shared"), DLX_E_ACCESS);
+    ck_assert_int_eq(open_as(BOB, "test/shared"), 0);
+    ck_assert_int_eq(open_as(BOB, "test/own"), DLX_E_ACCESS);
+    ck_assert_int_eq(open_as(CAROL, "test/shared"), DLX_E_ACCESS);
+    ck_assert_int_eq(open_as(0, "test/shared"), DLX_E_ACCESS);
     dlx_test_fork_kill(shared);
     dlx_test_fork_kill(own);
-    dlx__gpu_handle_deinit(&sent);
     ck_assert_int_eq(unlink(config_path), 0);
 }
 
-/* The file's server does not answer. The daemon never has its descriptor, and the keeper's other
- * holders, and its router, have nothing to do with it. */
-TEST(a_file_that_blocks_holds_up_nobody_else)
-{
-    struct dlx_test_fuse fuse;
-    struct dlx_gpu_handle honest;
-    if (!dlx_test_user_may())
-        return;
-    begin(serve_both);
-    dlx_test_keeper_handle(&honest, 7, 2);
-    sent = honest;
-    pid_t bob = publish_as(BOB, "test/bob");
-    pid_t keeper = dlx_test_keeper_find(dlx_test_stream_daemon.path);
-    if (dlx_test_fuse_start(&fuse)) {
-        dlx_test_keeper_handle(&sent, 7, 1);
-        dlx__close(sent.chunks[0].fd);
-        sent.chunks[0].fd = dlx__steal_fd(&fuse.fd);
-        pid_t alice = publish_as(ALICE, "test/alice");
-        dlx_test_keeper_wait_children(keeper, 2);
-        dlx__gpu_handle_deinit(&sent); /* or processes that are made here would have it, too */
-        sent = honest;
-        dlx_test_fuse_mute(&fuse);
-        /* The publisher and its holder end, and wait for the file system meanwhile. */
-        ck_assert_int_eq(kill(alice, SIGKILL), 0);
-        dlx_test_fuse_wait(&fuse.asked->flush);
-        for (int i = 0; i < 3; i++)
-            ck_assert_int_eq(fetch_as(BOB, "test/bob"), 0);
-        dlx_test_fork_kill(publish_as(BOB, "test/more"));
-        dlx_test_fuse_end(&fuse);
-        ck_assert_int_eq(waitpid(alice, NULL, 0), alice);
-    }
-    ck_assert_int_eq(fetch_as(BOB, "test/bob"), 0);
-    dlx_test_fork_kill(bob);
-    dlx__gpu_handle_deinit(&honest);
-    dlx_test_keeper_wait_children(keeper, 0);
-}
+#endif
+
+GPU_MAIN(dlx_test_gpu_stream_case("keep_users"))

@@ -4,7 +4,7 @@
 #if DLX_TEST_HAS_GPU
 #include "gpu/exports.h"
 #include "gpu/imports.h"
-#include "gpu/lib/malloc.h"
+#include "tests/gpu/harness_gpu_arena.h"
 #include "tests/harness/fds.h"
 #include "tests/gpu/harness_gpu_machine.h"
 #include "tests/harness/patience.h"
@@ -121,7 +121,7 @@ static void allocate(int sock, enum dlx_gpu_kind kind, uint64_t size)
     if (!exports)
         ok(dlx__gpu_exports_new(&exports, DLX_TEST_GPU_PEER));
     if (kind == DLX_GPU_CUDA_VMM)
-        ok(dlx__gpu_allocate_arena(exports, dlx_test_gpu_type(), 0, size, &export));
+        ok(dlx_test_gpu_arena(exports, dlx_test_gpu_type(), 0, size, &export));
     else
         ok(dlx__gpu_exports_share(exports, dlx_test_gpu_type(), 0,
                                   (void *)(uintptr_t)foreign(kind, size), size, &export, &offset));

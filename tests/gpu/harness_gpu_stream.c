@@ -4,6 +4,7 @@
 #if DLX_TEST_HAS_GPU
 #include "client/publish/publisher.h"
 #include "gpu/lib/share.h"
+#include "tests/harness/keeper.h"
 #include <dlpack/dlpack.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -20,9 +21,14 @@ static void start(void)
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
 }
 
+/* The keeper ends, too: the next test has another machine. */
 static void stop(void)
 {
+    pid_t keeper = dlx_test_keeper_find(dlx_test_stream_daemon.path);
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+    if (keeper != 0)
+        (void)kill(keeper, SIGKILL);
+    dlx_test_keeper_wait_gone(dlx_test_stream_daemon.path);
 }
 
 TCase *dlx_test_gpu_stream_case(const char *name)

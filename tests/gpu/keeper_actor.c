@@ -1,106 +1,108 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A publisher and a subscriber of GPU memory for tests/service/check_systemd.sh; a memfd stands for
- * the memory.
+ * A publisher and a subscriber of GPU memory for tests/service/check_systemd*.sh, with whatever
+ * libcuda.so.1 the loader finds: the stand-in.
  *
- *   keeper_actor put TOPIC CHUNKS    hand a new allocation to the keeper, publish a message that is
- *                                    retained, and end
- *   keeper_actor get TOPIC           take the message, and get the allocation from the keeper
+ *   keeper_actor put TOPIC WORD    publish a tensor of `dlx_alloc` on the GPU, full of this word,
+ *                                  which is retained, and end
+ *   keeper_actor get TOPIC         take it, and print its first and last word
  *
- * Both print the allocation: its number of chunks and the inode of the memfd. The daemon is the one
- * of $DLX_SOCKET. Exit 1: an error, which it prints.
+ * The daemon is the one of $DLX_SOCKET. Exit 1: an error, which it prints.
  */
-#include "client/control/call.h"
-#include "gpu/lib/keep.h"
-#include "gpu/lib/receive.h"
-#include "client/publish/publisher.h"
-#include "client/subscribe/subscription.h"
-#include "common/error.h"
-#include "gpu/handle.h"
-#include <fcntl.h>
+#include <dlfcn.h>
+#include <dlx/dlx.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 
-#define ALLOCATION 7
-#define CHUNK_SIZE (UINT64_C(2) << 20)
+#define N_WORDS 1000
+#define WAIT_NS INT64_C(10000000000)
+
+/* What a framework calls. */
+static struct {
+    int (*cuInit)(unsigned flags);
+    int (*cuDevicePrimaryCtxRetain)(void **ret, int device);
+    int (*cuCtxSetCurrent)(void *context);
+    int (*cuMemsetD32)(unsigned long long at, unsigned word, size_t n);
+    int (*cuMemcpyDtoH)(void *to, unsigned long long from, size_t size);
+} cu;
 
 static void require(int r)
 {
     if (r >= 0)
         return;
-    (void)fprintf(stderr, "keeper_actor: %s\n", dlx__error_message());
+    (void)fprintf(stderr, "keeper_actor: %s\n", dlx_errmsg());
     exit(EXIT_FAILURE);
 }
 
-static void print(const struct dlx_gpu_handle *handle)
+static void require_cuda(int result, const char *what)
 {
-    struct stat st;
-    if (fstat(handle->chunks[0].fd, &st) < 0) {
-        perror("keeper_actor: fstat");
+    if (result == 0)
+        return;
+    (void)fprintf(stderr, "keeper_actor: %s: error %d\n", what, result);
+    exit(EXIT_FAILURE);
+}
+
+static void resolve(void *library, const char *name, void *ret)
+{
+    void *p = library ? dlsym(library, name) : NULL;
+    if (!p) {
+        (void)fprintf(stderr, "keeper_actor: %s\n", dlerror());
         exit(EXIT_FAILURE);
     }
-    (void)printf("%u chunks of inode %ju\n", handle->n_chunks, (uintmax_t)st.st_ino);
+    memcpy(ret, &p, sizeof p);
 }
 
-static void make(struct dlx_gpu_handle *ret, uint32_t n_chunks)
+static void start_driver(void)
 {
-    int fd = memfd_create("keeper_actor", MFD_CLOEXEC);
-    require(dlx__gpu_handle_reserve(ret, n_chunks));
-    ret->kind = DLX_GPU_CUDA_VMM;
-    ret->id = ALLOCATION;
-    ret->size = CHUNK_SIZE * n_chunks;
-    ret->n_received = n_chunks;
-    for (uint32_t i = 0; i < n_chunks; i++) {
-        ret->chunks[i].size = CHUNK_SIZE;
-        ret->chunks[i].fd = i == 0 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    }
+    void *context, *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    resolve(library, "cuInit", &cu.cuInit);
+    resolve(library, "cuDevicePrimaryCtxRetain", &cu.cuDevicePrimaryCtxRetain);
+    resolve(library, "cuCtxSetCurrent", &cu.cuCtxSetCurrent);
+    resolve(library, "cuMemsetD32_v2", &cu.cuMemsetD32);
+    resolve(library, "cuMemcpyDtoH_v2", &cu.cuMemcpyDtoH);
+    require_cuda(cu.cuInit(0), "cuInit");
+    require_cuda(cu.cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
+    require_cuda(cu.cuCtxSetCurrent(context), "cuCtxSetCurrent");
 }
 
-static void put(struct dlx_client *c, const char *topic, uint32_t n_chunks)
+static unsigned long long address(const DLTensor *tensor)
+{
+    return (uintptr_t)tensor->data + tensor->byte_offset;
+}
+
+static void put(struct dlx_client *c, const char *topic, unsigned word)
 {
     const struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
-    const int64_t shape[] = {10};
-    const struct dlx_tensor_spec spec = {
-        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = shape};
-    struct dlx_gpu_handle handle = {.id = 0};
-    struct dlx_gpu_keep *keep = NULL;
+    const int64_t shape[] = {N_WORDS};
+    const struct dlx_tensor_spec spec = {.size = sizeof spec,
+                                         .dtype = {kDLUInt, 32, 1},
+                                         .ndim = 1,
+                                         .shape = shape,
+                                         .device = {kDLCUDA, 0}};
     struct dlx_publisher *p = NULL;
     DLManagedTensorVersioned *tensor = NULL;
-    make(&handle, n_chunks);
     require(dlx_publisher_new(c, topic, &args, &p));
-    require(dlx__gpu_keep_put(p->client, p->id, &keep, &handle));
     require(dlx_alloc(p, &spec, &tensor));
+    require_cuda(cu.cuMemsetD32(address(&tensor->dl_tensor), word, N_WORDS), "cuMemsetD32");
     require(dlx_publish(p, tensor, NULL, NULL));
-    print(&handle);
-    keep = dlx__gpu_keep_free(keep);
     dlx_publisher_unref(p);
-    dlx__gpu_handle_deinit(&handle);
-}
-
-/* The link to the only publisher that there is. */
-static struct dlx_subscriber_link *only_link(const struct dlx_subscription *s)
-{
-    uint32_t i = 0;
-    while (i + 1 < s->n_links && s->links[i]->publisher == 0)
-        i++;
-    return s->links[i];
 }
 
 static void get(struct dlx_client *c, const char *topic)
 {
     const struct dlx_subscribe_args args = {.size = sizeof args, .history = 1};
-    struct dlx_gpu_handle handle = {.id = 0};
+    DLManagedTensorVersioned *tensor = NULL;
     struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
+    uint32_t words[N_WORDS];
     require(dlx_subscribe(c, topic, &args, &s));
-    require(dlx_take(s, INT64_C(10000000000), &m));
-    require(dlx__message_gpu_fetch(c, only_link(s), ALLOCATION, &handle));
-    print(&handle);
-    dlx__gpu_handle_deinit(&handle);
+    require(dlx_take(s, WAIT_NS, &m));
+    require(dlx_message_tensor(m, 0, &tensor));
+    require_cuda(cu.cuMemcpyDtoH(words, address(&tensor->dl_tensor), sizeof words), "cuMemcpyDtoH");
+    (void)printf("%" PRIu32 " %" PRIu32 "\n", words[0], words[N_WORDS - 1]);
+    tensor->deleter(tensor);
     dlx_message_unref(m);
     dlx_subscription_unref(s);
 }
@@ -108,16 +110,17 @@ static void get(struct dlx_client *c, const char *topic)
 int main(int argc, char **argv)
 {
     struct dlx_client *c = NULL;
-    if (argc == 4 && strcmp(argv[1], "put") == 0) {
-        require(dlx_connect(NULL, &c));
-        put(c, argv[2], (uint32_t)strtoul(argv[3], NULL, 10));
-    } else if (argc == 3 && strcmp(argv[1], "get") == 0) {
-        require(dlx_connect(NULL, &c));
-        get(c, argv[2]);
-    } else {
-        (void)fprintf(stderr, "usage: keeper_actor put TOPIC CHUNKS | get TOPIC\n");
+    bool is_put = argc == 4 && strcmp(argv[1], "put") == 0;
+    if (!is_put && !(argc == 3 && strcmp(argv[1], "get") == 0)) {
+        (void)fprintf(stderr, "usage: keeper_actor put TOPIC WORD | get TOPIC\n");
         return 2;
     }
+    start_driver();
+    require(dlx_connect(NULL, &c));
+    if (is_put)
+        put(c, argv[2], (unsigned)strtoul(argv[3], NULL, 10));
+    else
+        get(c, argv[2]);
     dlx_client_unref(c);
     return EXIT_SUCCESS;
 }

@@ -51,7 +51,8 @@ TEST(each_kind_is_in_the_table_or_refused_by_name)
             ck_assert(ops->export && ops->open && ops->close && ops->forget);
             const struct dlx_gpu_api *api = NULL;
             ok(dlx__gpu_api(ops->device_type, &api));
-            ck_assert(!ops->allocate == (api->own_kind != ops->kind));
+            ck_assert(!ops->create == (api->own_kind != ops->kind));
+            ck_assert(!ops->clear == !ops->create);
         } else {
             contains(dlx__error_message(), name);
             contains(dlx__error_message(), "built without");

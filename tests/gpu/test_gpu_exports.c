@@ -5,7 +5,6 @@
 
 #include "gpu/backend.h"
 #include "gpu/exports.h"
-#include "gpu/lib/malloc.h"
 #include "tests/harness/run.h"
 #include <dlpack/dlpack.h>
 
@@ -28,13 +27,6 @@ static void find(int32_t device, struct dlx_gpu_memory *ret)
 static int classify(int32_t device, const void *ptr, uint64_t size, struct dlx_gpu_memory *ret)
 {
     (void)ptr, (void)size;
-    find(device, ret);
-    return 0;
-}
-
-static int allocate(int32_t device, uint64_t size, struct dlx_gpu_memory *ret)
-{
-    (void)size;
     find(device, ret);
     return 0;
 }
@@ -64,7 +56,6 @@ static const struct dlx_gpu_api api = {.name = "test",
                                        .classify = classify};
 static const struct dlx_gpu_ops ops = {.kind = DLX_GPU_CUDA_IPC,
                                        .device_type = kDLCUDA,
-                                       .allocate = allocate,
                                        .export = export_it,
                                        .close = close_it,
                                        .forget = forget};
@@ -74,14 +65,6 @@ int __wrap_dlx__gpu_api(int32_t device_type, const struct dlx_gpu_api **ret)
 {
     (void)device_type;
     *ret = &api;
-    return 0;
-}
-
-int __wrap_dlx__gpu_ops(enum dlx_gpu_kind kind, const struct dlx_gpu_ops **ret);
-int __wrap_dlx__gpu_ops(enum dlx_gpu_kind kind, const struct dlx_gpu_ops **ret)
-{
-    (void)kind;
-    *ret = &ops;
     return 0;
 }
 
@@ -99,10 +82,22 @@ static void teardown(void)
     dlx__gpu_exports_end(exports);
 }
 
+/* As the keeper made it. */
+static uint64_t make_arena(void)
+{
+    struct dlx_gpu_handle handle = {.kind = DLX_GPU_CUDA_IPC, .size = sizeof memory};
+    struct dlx_gpu_memory made;
+    ok(dlx__gpu_exports_plan(exports, &export));
+    uint64_t id = handle.id = dlx__gpu_export_handle(export)->id;
+    find(0, &made);
+    dlx__gpu_export_fill(export, &made, &handle);
+    return id;
+}
+
 TEST(an_arena_goes_with_its_last_use)
 {
     uint64_t id = 0;
-    ok(dlx__gpu_allocate_arena(exports, kDLCUDA, 0, sizeof memory, &export));
+    ck_assert_uint_eq(make_arena(), 1);
     (void)dlx__gpu_export_ref(export);
     dlx__gpu_export_unref(export);
     ck_assert_int_eq(n_closed, 0);
@@ -110,6 +105,51 @@ TEST(an_arena_goes_with_its_last_use)
     ck_assert_int_eq(n_closed, 1);
     ck_assert(dlx__gpu_exports_next_gone(exports, &id));
     ck_assert_uint_eq(id, 1);
+    ck_assert(!dlx__gpu_exports_next_gone(exports, &id));
+}
+
+TEST(an_arena_that_is_gone_is_remembered_until_the_keeper_was_told)
+{
+    uint64_t id = 0, arena = make_arena();
+    ck_assert_uint_eq(dlx__gpu_exports_kept(exports), 0);
+    dlx__gpu_export_unref(export);
+    ck_assert(dlx__gpu_exports_next_gone(exports, &id));
+    ck_assert_uint_eq(dlx__gpu_exports_kept(exports), arena);
+    ck_assert_uint_eq(dlx__gpu_exports_kept(exports), arena);
+    dlx__gpu_exports_told(exports, arena);
+    ck_assert_uint_eq(dlx__gpu_exports_kept(exports), 0);
+}
+
+/* The keeper may have made it, whatever failed afterwards. */
+TEST(an_arena_that_was_planned_is_remembered_until_the_keeper_was_told)
+{
+    uint64_t id, offset;
+    ok(dlx__gpu_exports_plan(exports, &export));
+    uint64_t planned = dlx__gpu_export_handle(export)->id;
+    ck_assert(!dlx__gpu_exports_next_gone(exports, &id));
+    ck_assert_uint_eq(dlx__gpu_exports_kept(exports), planned);
+    dlx__gpu_exports_told(exports, planned);
+    ck_assert_uint_eq(dlx__gpu_exports_kept(exports), 0);
+    ok(dlx__gpu_exports_share(exports, kDLCUDA, 0, memory, 8, &export, &offset));
+    ck_assert_uint_gt(dlx__gpu_export_handle(export)->id, planned);
+    dlx__gpu_export_unref(export);
+}
+
+static int count_looks(const struct dlx_gpu_handle *handle, void *userdata)
+{
+    ++*(int *)userdata;
+    return (int)handle->id;
+}
+
+TEST(an_export_can_be_looked_at_while_it_is_there)
+{
+    int n = 0;
+    uint64_t id = make_arena();
+    ck_assert_int_eq(dlx__gpu_exports_look(exports, id, count_looks, &n), (int)id);
+    fails(dlx__gpu_exports_look(exports, id + 1, count_looks, &n), DLX_E_NOT_FOUND, "any more");
+    dlx__gpu_export_unref(export);
+    ck_assert_int_eq(dlx__gpu_exports_look(exports, id, count_looks, &n), DLX_E_NOT_FOUND);
+    ck_assert_int_eq(n, 1);
 }
 
 TEST(memory_of_others_is_known_until_its_publisher_ends)

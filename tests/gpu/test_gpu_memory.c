@@ -7,6 +7,7 @@
 #include "gpu/exports.h"
 #include "gpu/imports.h"
 #include "gpu/lib/malloc.h"
+#include "tests/gpu/harness_gpu_arena.h"
 #include "tests/harness/fork.h"
 #include <dlpack/dlpack.h>
 #include <fcntl.h>
@@ -44,7 +45,7 @@ static CUdeviceptr base_of(const struct dlx_gpu_export *e)
 
 static int allocate(int32_t device, uint64_t size)
 {
-    return dlx__gpu_allocate_arena(exports, kDLCUDA, device, size, &export);
+    return dlx_test_gpu_arena(exports, kDLCUDA, device, size, &export);
 }
 
 static int share(CUdeviceptr at, uint64_t size)
@@ -144,6 +145,7 @@ GPU_LOOP_TEST(an_arena_is_made_without_the_mark_for_network_cards_where_the_driv
 
 GPU_TEST(an_arena_is_whole_pieces_of_zeros_on_its_device, DLX_TEST_GPU_TWO)
 {
+    void *memory;
     publisher();
     for (uint64_t size = 1; size <= 5 * MIB; size += 2 * MIB - 1) {
         ok(allocate(1, size));
@@ -160,10 +162,22 @@ GPU_TEST(an_arena_is_whole_pieces_of_zeros_on_its_device, DLX_TEST_GPU_TWO)
         dlx__gpu_export_unref(dlx_steal(export));
     }
     dlx_test_gpu_check_no_context(0, 0);
-    ck_assert_int_eq(allocate(0, 0), DLX_E_INVALID);
-    ck_assert_int_eq(allocate(0, UINT64_MAX), DLX_E_INVALID);
+    ck_assert_int_eq(dlx__gpu_malloc(kDLCUDA, 0, 0, &memory), DLX_E_INVALID);
+    ck_assert_int_eq(dlx__gpu_malloc(kDLCUDA, 0, UINT64_MAX, &memory), DLX_E_INVALID);
     fails(allocate(0, UINT64_C(1) << 40), DLX_E_NO_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY");
     ck_assert_int_eq(allocate(99, MIB), DLX_E_DEVICE);
+}
+
+/* As when a framework wraps a tensor of dlx_alloc(), and that is published. */
+GPU_TEST(a_tensor_in_an_arena_that_comes_as_memory_of_others_is_in_the_same_export, 0)
+{
+    publisher();
+    ok(allocate(0, MIB));
+    struct dlx_gpu_export *arena = export;
+    shared(base_of(arena) + 64, 64);
+    ck_assert_ptr_eq(export, arena);
+    ck_assert_uint_eq(offset, 64);
+    dlx__gpu_export_unref(arena);
 }
 
 GPU_TEST(the_current_context_is_the_caller_s_before_and_after, DLX_TEST_GPU_TWO)
@@ -439,7 +453,7 @@ GPU_TEST(an_arena_that_cannot_be_made_leaves_nothing, DLX_TEST_GPU_FAILURES)
     publisher();
     ck_assert_int_eq(fail_allocate(), 0); /* loads the driver */
     fail_undo();
-    ck_assert_uint_eq(dlx_test_gpu_fail_each(fail_allocate, fail_undo), 15);
+    ck_assert_uint_eq(dlx_test_gpu_fail_each(fail_allocate, fail_undo), 16);
 }
 
 GPU_TEST(memory_that_cannot_be_exported_leaves_nothing, DLX_TEST_GPU_FAILURES)
@@ -479,7 +493,7 @@ static void child_of_dlx(void)
     struct dlx_gpu_export *other;
     uint64_t at;
     check_forked();
-    ck_assert_int_eq(dlx__gpu_allocate_arena(exports, kDLCUDA, 0, MIB, &other), DLX_E_FORKED);
+    ck_assert_int_eq(dlx_test_gpu_arena(exports, kDLCUDA, 0, MIB, &other), DLX_E_FORKED);
     ck_assert_int_eq(dlx__gpu_exports_share(exports, kDLCUDA, 0, &at, 8, &other, &at),
                      DLX_E_FORKED);
     end(); /* its parent's */

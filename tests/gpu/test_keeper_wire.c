@@ -35,21 +35,37 @@ TEST(every_kind_arrives_with_its_fields)
     uint8_t claims[2 * DLX_KEEPER_CLAIM_SIZE];
     dlx__keeper_put_claim(claims, 11, 1000);
     dlx__keeper_put_claim(claims + DLX_KEEPER_CLAIM_SIZE, UINT64_MAX, UINT64_MAX - 5);
+    uint8_t device[DLX_KEEPER_DEVICE_SIZE];
+    const struct dlx_keeper_device gpu = {.type = -2, .uuid = {1, 2, [15] = 16}};
+    dlx__keeper_put_device(device, &gpu);
     const struct {
         struct dlx_keeper_packet packet;
         size_t n_fds;
     } cases[] = {
-        {{.kind = DLX_KEEPER_OWN, .serial = 7, .origin = UINT64_MAX, .uid = 3, .socket = 9}, 1},
-        {{.kind = DLX_KEEPER_GET, .origin = 1, .allocation = 2, .uid = 3, .reader = 4}, 1},
-        {{.kind = DLX_KEEPER_FORGET, .origin = 1, .uid = 3}, 0},
+        {{.kind = DLX_KEEPER_ALLOCATE,
+          .serial = 7,
+          .origin = UINT64_MAX,
+          .allocation = UINT64_MAX - 1,
+          .user = UINT64_MAX - 2,
+          .number = UINT64_MAX - 3,
+          .body = device,
+          .body_size = sizeof device},
+         1},
+        {{.kind = DLX_KEEPER_GET, .serial = 1, .origin = 1, .allocation = 2, .user = 3}, 0},
+        {{.kind = DLX_KEEPER_FREE, .origin = 1, .allocation = 2, .user = 3}, 0},
+        {{.kind = DLX_KEEPER_FORGET, .origin = 1, .user = 3}, 0},
         {{.kind = DLX_KEEPER_CLAIM, .body = claims, .body_size = sizeof claims}, 0},
-        {{.kind = DLX_KEEPER_CLAIMED, .code = INT32_MAX}, 0},
-        {{.kind = DLX_KEEPER_OWNED, .serial = 1, .code = -3, .body = part, .body_size = 4}, 0},
-        {{.kind = DLX_KEEPER_PUT, .serial = 1, .body = part, .body_size = 4}, 3},
-        {{.kind = DLX_KEEPER_DROP, .allocation = 1}, 0},
-        {{.kind = DLX_KEEPER_ANSWER, .serial = UINT32_MAX}, 0},
+        {{.kind = DLX_KEEPER_CLAIMED}, 0},
+        {{.kind = DLX_KEEPER_MEMORY,
+          .serial = UINT32_MAX,
+          .number = 4,
+          .body = part,
+          .body_size = 4},
+         1},
+        {{.kind = DLX_KEEPER_REFUSAL, .serial = 1, .code = -3, .body = part, .body_size = 4}, 0},
+        {{.kind = DLX_KEEPER_KEPT, .origin = 1, .user = 3, .number = 4}, 0},
+        {{.kind = DLX_KEEPER_ASK, .allocation = 2}, 1},
         {{.kind = DLX_KEEPER_PART, .body = part, .body_size = 4}, 2},
-        {{.kind = DLX_KEEPER_OWNER_GONE}, 0},
     };
     for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
         const struct dlx_keeper_packet *sent = &cases[i].packet;
@@ -58,16 +74,19 @@ TEST(every_kind_arrives_with_its_fields)
         ck_assert_uint_eq(got.serial, sent->serial);
         ck_assert_uint_eq(got.origin, sent->origin);
         ck_assert_uint_eq(got.allocation, sent->allocation);
-        ck_assert_uint_eq(got.uid, sent->uid);
-        ck_assert_uint_eq(got.socket, sent->socket);
-        ck_assert_uint_eq(got.reader, sent->reader);
+        ck_assert_uint_eq(got.user, sent->user);
+        ck_assert_uint_eq(got.number, sent->number);
         ck_assert_int_eq(got.code, sent->code);
         ck_assert_uint_eq(got.body_size, sent->body_size);
         if (sent->body_size > 0)
             ck_assert_mem_eq(got.body, sent->body, sent->body_size);
+        if (sent->kind == DLX_KEEPER_ALLOCATE) {
+            const struct dlx_keeper_device same = dlx__keeper_device(&got);
+            ck_assert_int_eq(same.type, gpu.type);
+            ck_assert_mem_eq(same.uuid, gpu.uuid, sizeof gpu.uuid);
+        }
         if (sent->kind == DLX_KEEPER_CLAIM) {
-            uint64_t origin;
-            uint64_t user;
+            uint64_t origin, user;
             ck_assert_uint_eq(dlx__keeper_n_claims(&got), 2);
             dlx__keeper_claim(&got, 1, &origin, &user);
             ck_assert_uint_eq(origin, UINT64_MAX);
@@ -87,29 +106,36 @@ static void refuses(const struct dlx_keeper_packet *right, size_t n_fds, size_t 
 
 TEST(each_wrong_field_is_refused_by_its_name)
 {
-    uint8_t claim[DLX_KEEPER_CLAIM_SIZE];
-    const struct dlx_keeper_packet own = {.kind = DLX_KEEPER_OWN, .serial = 1, .origin = 1};
-    const struct dlx_keeper_packet drop = {.kind = DLX_KEEPER_DROP, .allocation = 1};
-    const struct dlx_keeper_packet answer = {
-        .kind = DLX_KEEPER_ANSWER, .body = (const uint8_t *)"words", .body_size = 5};
+    uint8_t claim[DLX_KEEPER_CLAIM_SIZE], device[DLX_KEEPER_DEVICE_SIZE] = {0};
+    const struct dlx_keeper_packet allocate = {.kind = DLX_KEEPER_ALLOCATE,
+                                               .serial = 1,
+                                               .origin = 1,
+                                               .allocation = 1,
+                                               .body = device,
+                                               .body_size = sizeof device};
+    const struct dlx_keeper_packet ask = {.kind = DLX_KEEPER_ASK, .allocation = 1};
+    const struct dlx_keeper_packet refusal = {
+        .kind = DLX_KEEPER_REFUSAL, .code = -1, .body = (const uint8_t *)"words", .body_size = 5};
     const struct dlx_keeper_packet claims = {
         .kind = DLX_KEEPER_CLAIM, .body = claim, .body_size = sizeof claim};
     dlx__keeper_put_claim(claim, 1, 0);
-    refuses(&own, 1, 0, 2, DLX_E_VERSION, "version 2");
-    refuses(&own, 1, 1, 0, DLX_E_PROTOCOL, "kind");
-    refuses(&own, 1, 1, 12, DLX_E_PROTOCOL, "kind");
-    refuses(&own, 1, 2, 1, DLX_E_PROTOCOL, "reserved");
-    refuses(&own, 1, 8, 0, DLX_E_PROTOCOL, "origin");
-    refuses(&own, 1, 16, 1, DLX_E_PROTOCOL, "allocation");
-    refuses(&own, 1, 28, 1, DLX_E_PROTOCOL, "uid");
-    refuses(&own, 1, 32, 1, DLX_E_PROTOCOL, "code");
-    refuses(&drop, 0, 36, 1, DLX_E_PROTOCOL, "socket");
-    refuses(&drop, 0, 4, 1, DLX_E_PROTOCOL, "serial");
-    refuses(&drop, 0, 8, 1, DLX_E_PROTOCOL, "origin");
-    refuses(&drop, 0, 16, 0, DLX_E_PROTOCOL, "allocation");
-    refuses(&drop, 0, 24, 1, DLX_E_PROTOCOL, "uid");
-    refuses(&answer, 0, 42, 0, DLX_E_PROTOCOL, "text");
-    refuses(&claims, 0, 40, 0, DLX_E_PROTOCOL, "origin");
+    refuses(&allocate, 1, 0, 1, DLX_E_VERSION, "version 1");
+    refuses(&allocate, 1, 1, 0, DLX_E_PROTOCOL, "kind");
+    refuses(&allocate, 1, 1, 12, DLX_E_PROTOCOL, "kind");
+    refuses(&allocate, 1, 2, 1, DLX_E_PROTOCOL, "reserved");
+    refuses(&allocate, 1, 44, 1, DLX_E_PROTOCOL, "reserved");
+    refuses(&allocate, 1, 8, 0, DLX_E_PROTOCOL, "origin");
+    refuses(&allocate, 1, 16, 0, DLX_E_PROTOCOL, "allocation");
+    refuses(&allocate, 1, 40, 1, DLX_E_PROTOCOL, "code");
+    refuses(&ask, 1, 4, 1, DLX_E_PROTOCOL, "serial");
+    refuses(&ask, 1, 8, 1, DLX_E_PROTOCOL, "origin");
+    refuses(&ask, 1, 16, 0, DLX_E_PROTOCOL, "allocation");
+    refuses(&ask, 1, 31, 1, DLX_E_PROTOCOL, "user");
+    refuses(&ask, 1, 32, 1, DLX_E_PROTOCOL, "number");
+    refuses(&refusal, 0, 16, 1, DLX_E_PROTOCOL, "allocation");
+    refuses(&refusal, 0, 43, 0, DLX_E_PROTOCOL, "code");
+    refuses(&refusal, 0, 50, 0, DLX_E_PROTOCOL, "text");
+    refuses(&claims, 0, 48, 0, DLX_E_PROTOCOL, "origin");
 }
 
 TEST(wrong_sizes_and_numbers_of_descriptors_are_refused)
@@ -120,12 +146,21 @@ TEST(wrong_sizes_and_numbers_of_descriptors_are_refused)
         struct dlx_keeper_packet packet;
         size_t n_fds;
     } refused[] = {
-        {{.kind = DLX_KEEPER_OWN, .origin = 1}, 0},
-        {{.kind = DLX_KEEPER_OWN, .origin = 1}, 2},
-        {{.kind = DLX_KEEPER_OWNER_GONE}, 1},
-        {{.kind = DLX_KEEPER_OWNER_GONE, .body = body, .body_size = 1}, 0},
-        {{.kind = DLX_KEEPER_PUT, .body = body}, 1},
-        {{.kind = DLX_KEEPER_ANSWER, .body = body, .body_size = DLX_ERROR_TEXT_SIZE}, 0},
+        {{.kind = DLX_KEEPER_ASK, .allocation = 1}, 0},
+        {{.kind = DLX_KEEPER_ASK, .allocation = 1}, 2},
+        {{.kind = DLX_KEEPER_MEMORY, .body = body, .body_size = 1}, 0},
+        {{.kind = DLX_KEEPER_MEMORY, .body = body}, 1},
+        {{.kind = DLX_KEEPER_GET, .origin = 1, .allocation = 1}, 1},
+        {{.kind = DLX_KEEPER_KEPT, .origin = 1, .body = body, .body_size = 1}, 0},
+        {{.kind = DLX_KEEPER_PART, .body = body}, 1},
+        {{.kind = DLX_KEEPER_ALLOCATE,
+          .origin = 1,
+          .allocation = 1,
+          .body = body,
+          .body_size = DLX_KEEPER_DEVICE_SIZE + 1},
+         1},
+        {{.kind = DLX_KEEPER_REFUSAL, .code = -1, .body = body, .body_size = DLX_ERROR_TEXT_SIZE},
+         0},
         {{.kind = DLX_KEEPER_CLAIM, .body = body, .body_size = DLX_KEEPER_CLAIM_SIZE - 1}, 0},
     };
     for (size_t i = 0; i < DLX_ARRAY_SIZE(refused); i++)
@@ -155,7 +190,7 @@ TEST(random_packets_are_refused_or_whole)
         packet.size = 1 + dlx_test_random(&random) % 300;
         for (size_t k = 0; k < packet.size; k++)
             packet.data[k] = dlx_test_random(&random) % 4 ? 0 : (uint8_t)dlx_test_random(&random);
-        packet.data[0] = 1;
+        packet.data[0] = DLX_KEEPER_VERSION;
         packet.data[1] = (uint8_t)(dlx_test_random(&random) % 13);
         if (dlx__keeper_decode(&packet, &got) == 0) {
             ck_assert_ptr_eq(got.body, packet.data + DLX_KEEPER_HEADER_SIZE);
@@ -166,16 +201,15 @@ TEST(random_packets_are_refused_or_whole)
 
 TEST(a_code_comes_with_its_words)
 {
-    ck_assert_int_eq(dlx__keeper_send_code(pair[0], DLX_KEEPER_OWNED, 5, DLX_E_LIMIT, "too many"),
-                     0);
+    ck_assert_int_eq(dlx__keeper_refuse(pair[0], 5, DLX_E_LIMIT, "too many"), 0);
     ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), 0);
     ck_assert_int_eq(dlx__keeper_decode(&packet, &got), 0);
+    ck_assert_uint_eq(got.serial, 5);
     ck_assert_int_eq(dlx__keeper_fail(&got), DLX_E_LIMIT);
     ck_assert_str_eq(dlx__error_message(), "too many");
-    got.code = 5; /* no code of ours */
-    ck_assert_int_eq(dlx__keeper_fail(&got), DLX_E_PROTOCOL);
-    got.code = 0;
-    ck_assert_int_eq(dlx__keeper_fail(&got), 0);
+    got.body_size = 0; /* a code without words has those of the code */
+    ck_assert_int_eq(dlx__keeper_fail(&got), DLX_E_LIMIT);
+    ck_assert_str_eq(dlx__error_message(), dlx__error_text(DLX_E_LIMIT));
 }
 
 int main(void)

@@ -3,8 +3,11 @@
 #include "tests/harness/daemon.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
+#include "tests/harness/patience.h"
 #include <dirent.h>
+#include <linux/capability.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 
 #define CHUNK_SIZE UINT64_C(4096)
@@ -44,147 +47,47 @@ bool dlx_test_keeper_same(const struct dlx_gpu_handle *a, const struct dlx_gpu_h
     return true;
 }
 
-/* ---- a holder -------------------------------------------------------------------------------- */
+/* ---- the process ----------------------------------------------------------------------------- */
 
-/* 0, or DLX_E_DISCONNECTED. */
-static int receive(int sock, struct dlx_packet *packet, struct dlx_keeper_packet *ret)
+/* As in its unit: what a user may have in flight, for one, does not bound root. */
+static void drop_capabilities(void)
 {
-    dlx_test_wait_readable(sock);
-    int r = dlx__packet_recv_fds(sock, packet);
-    if (r == DLX_E_DISCONNECTED)
-        return r;
-    ck_assert_msg(r == 0, "%s", dlx__error_message());
-    ck_assert_msg(dlx__keeper_decode(packet, ret) == 0, "%s", dlx__error_message());
-    return 0;
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {{0}};
+    ck_assert_int_eq(syscall(SYS_capset, &header, none), 0);
 }
 
-static int keep_words(const struct dlx_keeper_packet *packet, char ret_text[DLX_ERROR_TEXT_SIZE])
+void dlx_test_keeper_start(struct dlx_test_keeper *keeper, const struct dlxk_options *options)
 {
-    (void)snprintf(ret_text, DLX_ERROR_TEXT_SIZE, "%.*s", (int)packet->body_size,
-                   (const char *)packet->body);
-    return packet->code;
-}
-
-int dlx_test_keeper_answer(int sock, enum dlx_keeper_kind kind, uint32_t serial,
-                           char ret_text[DLX_ERROR_TEXT_SIZE])
-{
-    static struct dlx_packet packet;
-    struct dlx_keeper_packet answer;
-    int r = receive(sock, &packet, &answer);
-    if (r < 0)
-        return r;
-    ck_assert_int_eq(answer.kind, kind);
-    ck_assert_uint_eq(answer.serial, serial);
-    return keep_words(&answer, ret_text);
-}
-
-static void send_all(int sock, const struct dlx_keeper_packet *packet, const int *fds, size_t n_fds)
-{
-    struct pollfd room = {.fd = sock, .events = POLLOUT};
-    int r;
-    while ((r = dlx__keeper_send(sock, packet, fds, n_fds)) == DLX_E_FULL)
-        ck_assert_int_eq(poll(&room, 1, PATIENCE_MS), 1);
-    ck_assert_msg(r == 0, "%s", dlx__error_message());
-}
-
-int dlx_test_keeper_put(int sock, uint32_t serial, const struct dlx_gpu_handle *handle,
-                        char ret_text[DLX_ERROR_TEXT_SIZE])
-{
-    static uint8_t data[DLX_GPU_BYTES_MAX];
-    int fds[DLX_PACKET_FDS_MAX];
-    size_t n_fds;
-    for (uint32_t first = 0; first < handle->n_chunks; first += (uint32_t)n_fds) {
-        size_t size = dlx__gpu_handle_encode(handle, first, data, fds, &n_fds);
-        const struct dlx_keeper_packet put = {
-            .kind = DLX_KEEPER_PUT, .serial = serial, .body = data, .body_size = size};
-        send_all(sock, &put, fds, n_fds);
-    }
-    return dlx_test_keeper_answer(sock, DLX_KEEPER_ANSWER, serial, ret_text);
-}
-
-void dlx_test_keeper_drop(int sock, uint64_t id)
-{
-    const struct dlx_keeper_packet drop = {.kind = DLX_KEEPER_DROP, .allocation = id};
-    send_all(sock, &drop, NULL, 0);
-}
-
-int dlx_test_keeper_reply_socket(int *ret_theirs)
-{
-    int pair[2];
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-    ck_assert_int_eq(shutdown(pair[1], SHUT_RD), 0);
-    *ret_theirs = pair[1];
-    return pair[0];
-}
-
-int dlx_test_keeper_receive(int sock, struct dlx_gpu_handle *ret,
-                            char ret_text[DLX_ERROR_TEXT_SIZE])
-{
-    return dlx_test_keeper_receive_slowly(sock, 0, ret, ret_text);
-}
-
-int dlx_test_keeper_receive_slowly(int sock, int pause_ms, struct dlx_gpu_handle *ret,
-                                   char ret_text[DLX_ERROR_TEXT_SIZE])
-{
-    static struct dlx_packet packet;
-    struct dlx_keeper_packet part;
-    int r;
-    dlx__gpu_handle_deinit(ret);
-    *ret_text = '\0';
-    while ((void)poll(NULL, 0, pause_ms), (r = receive(sock, &packet, &part)) == 0) {
-        if (part.kind == DLX_KEEPER_ANSWER) {
-            r = keep_words(&part, ret_text);
-            dlx__packet_deinit(&packet);
-            break;
-        }
-        ck_assert_int_eq(part.kind, DLX_KEEPER_PART);
-        ck_assert_uint_le(packet.n_fds, DLXK_AHEAD);
-        ck_assert_msg(
-            dlx__gpu_handle_decode(ret, part.body, part.body_size, packet.fds, packet.n_fds) == 0,
-            "%s", dlx__error_message());
-        dlx__packet_deinit(&packet);
-    }
-    if (r == DLX_E_DISCONNECTED && dlx__gpu_handle_is_complete(ret))
-        return 0;
-    dlx__gpu_handle_deinit(ret);
-    return r;
-}
-
-/* ---- a router -------------------------------------------------------------------------------- */
-
-void dlx_test_keeper_start(struct dlx_test_keeper *keeper,
-                           const struct dlxk_router_options *options)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
     int n = snprintf(keeper->path, sizeof keeper->path, "%s/dlx-test-%d" DLX_KEEPER_SUFFIX,
                      getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp", (int)getpid());
     ck_assert_int_lt(n, (int)sizeof keeper->path);
-    memcpy(address.sun_path, keeper->path, (size_t)n + 1);
     (void)unlink(keeper->path);
-    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    ck_assert_int_ge(listener, 0);
-    ck_assert_int_eq(bind(listener, (const struct sockaddr *)&address, sizeof address), 0);
-    ck_assert_int_eq(listen(listener, 16), 0);
+    int listener = dlx_test_listen(keeper->path, SOCK_SEQPACKET | SOCK_NONBLOCK);
     keeper->daemon = -1;
     keeper->serial = 0;
+    keeper->n_kept = 0;
+    dlx_test_keeper_connect(keeper); /* before its grace begins */
     keeper->pid = dlx_test_fork();
     ck_assert_int_ge(keeper->pid, 0);
     if (keeper->pid == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        _exit(dlxk_router_run(listener, options) < 0);
+        drop_capabilities();
+        close(keeper->daemon);
+        _exit(dlxk_run(listener, options) < 0);
     }
     close(listener);
-    dlx_test_keeper_connect(keeper);
 }
 
 void dlx_test_keeper_connect(struct dlx_test_keeper *keeper)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     memcpy(address.sun_path, keeper->path, strlen(keeper->path) + 1);
-    keeper->daemon = dlx__close(keeper->daemon);
+    int former = keeper->daemon;
     keeper->daemon = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     ck_assert_int_ge(keeper->daemon, 0);
     ck_assert_int_eq(connect(keeper->daemon, (const struct sockaddr *)&address, sizeof address), 0);
+    dlx__close(former);
 }
 
 int dlx_test_keeper_wait(struct dlx_test_keeper *keeper)
@@ -205,114 +108,146 @@ void dlx_test_keeper_kill(struct dlx_test_keeper *keeper)
     (void)dlx_test_keeper_wait(keeper);
 }
 
-int dlx_test_keeper_own(struct dlx_test_keeper *keeper, uint64_t origin, uint64_t user,
-                        int *ret_owner, char ret_text[DLX_ERROR_TEXT_SIZE])
+struct dlx_test_keeper_process dlx_test_keeper_process(void)
 {
-    int pair[2];
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-    const struct dlx_keeper_packet own = {.kind = DLX_KEEPER_OWN,
+    const struct dlx_test_child child = dlx_test_fork_child();
+    struct dlx_test_keeper_process process = {.pid = child.pid};
+    if (child.pid == 0) { /* without the daemon's connection, whose end the keeper is to see */
+        unsigned ready = (unsigned)child.ready[1];
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)syscall(SYS_close_range, 3U, ready - 1, 0U);
+        (void)syscall(SYS_close_range, ready + 1, ~0U, 0U);
+        dlx_test_fork_ready(&child);
+    }
+    (void)dlx_test_fork_wait_ready(&child);
+    process.fd = (int)syscall(SYS_pidfd_open, process.pid, 0U);
+    ck_assert_int_ge(process.fd, 0);
+    return process;
+}
+
+void dlx_test_keeper_process_end(struct dlx_test_keeper_process *process)
+{
+    dlx_test_fork_kill(process->pid);
+    process->fd = dlx__close(process->fd);
+}
+
+/* ---- what is said ---------------------------------------------------------------------------- */
+
+void dlx_test_keeper_send(const struct dlx_test_keeper *keeper,
+                          const struct dlx_keeper_packet *packet, int fd)
+{
+    struct pollfd room = {.fd = keeper->daemon, .events = POLLOUT};
+    int r;
+    while ((r = dlx__keeper_send(keeper->daemon, packet, &fd, fd >= 0)) == DLX_E_FULL)
+        ck_assert_int_eq(poll(&room, 1, PATIENCE_MS), 1);
+    ck_assert_msg(r == 0, "%s", dlx__error_message());
+}
+
+static void keeper_receive(struct dlx_test_keeper *keeper, struct dlx_packet *packet,
+                           struct dlx_keeper_packet *ret)
+{
+    dlx_test_wait_readable(keeper->daemon);
+    ck_assert_msg(dlx__packet_recv_fds(keeper->daemon, packet) == 0, "%s", dlx__error_message());
+    ck_assert_msg(dlx__keeper_decode(packet, ret) == 0, "%s", dlx__error_message());
+    if (ret->kind != DLX_KEEPER_KEPT)
+        return;
+    keeper->kept = *ret;
+    keeper->n_kept++;
+}
+
+int dlx_test_keeper_answer(struct dlx_test_keeper *keeper, uint32_t serial,
+                           struct dlx_gpu_handle *ret)
+{
+    static struct dlx_packet packet;
+    struct dlx_keeper_packet answer;
+    dlx__gpu_handle_deinit(ret);
+    do
+        keeper_receive(keeper, &packet, &answer);
+    while (answer.kind == DLX_KEEPER_KEPT);
+    ck_assert_uint_eq(answer.serial, serial);
+    keeper->number = answer.number;
+    *keeper->text = '\0';
+    if (answer.kind == DLX_KEEPER_REFUSAL) {
+        (void)snprintf(keeper->text, sizeof keeper->text, "%.*s", (int)answer.body_size,
+                       (const char *)answer.body);
+        return answer.code;
+    }
+    ck_assert_int_eq(answer.kind, DLX_KEEPER_MEMORY);
+    ck_assert_msg(
+        dlx__gpu_handle_decode(ret, answer.body, answer.body_size, packet.fds, packet.n_fds) == 0,
+        "%s", dlx__error_message());
+    ck_assert(dlx__gpu_handle_is_complete(ret));
+    dlx__packet_deinit(&packet);
+    return 0;
+}
+
+int dlx_test_keeper_allocate(struct dlx_test_keeper *keeper, uint64_t origin, uint64_t user,
+                             uint64_t allocation, uint64_t n_bytes, int pidfd,
+                             struct dlx_gpu_handle *ret)
+{
+    uint8_t device[DLX_KEEPER_DEVICE_SIZE];
+    dlx__keeper_put_device(device, &keeper->device);
+    const struct dlx_keeper_packet allocate = {.kind = DLX_KEEPER_ALLOCATE,
+                                               .serial = ++keeper->serial,
+                                               .origin = origin,
+                                               .user = user,
+                                               .allocation = allocation,
+                                               .number = n_bytes,
+                                               .body = device,
+                                               .body_size = sizeof device};
+    dlx_test_keeper_send(keeper, &allocate, pidfd);
+    return dlx_test_keeper_answer(keeper, keeper->serial, ret);
+}
+
+int dlx_test_keeper_get(struct dlx_test_keeper *keeper, uint64_t origin, uint64_t user,
+                        uint64_t allocation, struct dlx_gpu_handle *ret)
+{
+    const struct dlx_keeper_packet get = {.kind = DLX_KEEPER_GET,
                                           .serial = ++keeper->serial,
                                           .origin = origin,
-                                          .uid = (uint32_t)user,
-                                          .socket = (uint32_t)(user >> 32)};
-    send_all(keeper->daemon, &own, &pair[1], 1);
-    close(pair[1]);
-    int r = dlx_test_keeper_answer(keeper->daemon, DLX_KEEPER_OWNED, keeper->serial, ret_text);
-    *ret_owner = r == 0 ? pair[0] : dlx__close(pair[0]);
-    return r;
-}
-
-int dlx_test_keeper_ask(const struct dlx_test_keeper *keeper, uint64_t origin, uint64_t user,
-                        uint32_t reader, uint64_t allocation)
-{
-    int theirs;
-    int ours = dlx_test_keeper_reply_socket(&theirs);
-    const struct dlx_keeper_packet get = {.kind = DLX_KEEPER_GET,
-                                          .origin = origin,
-                                          .uid = (uint32_t)user,
-                                          .socket = (uint32_t)(user >> 32),
-                                          .reader = reader,
+                                          .user = user,
                                           .allocation = allocation};
-    send_all(keeper->daemon, &get, &theirs, 1);
-    close(theirs);
-    return ours;
+    dlx_test_keeper_send(keeper, &get, -1);
+    return dlx_test_keeper_answer(keeper, keeper->serial, ret);
 }
 
-void dlx_test_keeper_tell(const struct dlx_test_keeper *keeper, enum dlx_keeper_kind kind,
-                          uint64_t origin, uint64_t user)
+void dlx_test_keeper_is_kept(struct dlx_test_keeper *keeper, uint64_t origin, uint64_t user,
+                             uint64_t n_bytes)
 {
-    const struct dlx_keeper_packet packet = {
-        .kind = kind, .origin = origin, .uid = (uint32_t)user, .socket = (uint32_t)(user >> 32)};
-    send_all(keeper->daemon, &packet, NULL, 0);
+    static struct dlx_packet packet;
+    struct dlx_keeper_packet kept;
+    keeper_receive(keeper, &packet, &kept);
+    ck_assert_int_eq(kept.kind, DLX_KEEPER_KEPT);
+    ck_assert_uint_eq(kept.origin, origin);
+    ck_assert_uint_eq(kept.user, user);
+    ck_assert_uint_eq(kept.number, n_bytes);
 }
 
-void dlx_test_keeper_claim(const struct dlx_test_keeper *keeper, uint64_t origin, uint64_t user,
-                           int32_t n_fds)
+void dlx_test_keeper_free(const struct dlx_test_keeper *keeper, uint64_t origin, uint64_t user,
+                          uint64_t allocation)
+{
+    const struct dlx_keeper_packet gone = {.kind = allocation ? DLX_KEEPER_FREE : DLX_KEEPER_FORGET,
+                                           .origin = origin,
+                                           .user = user,
+                                           .allocation = allocation};
+    dlx_test_keeper_send(keeper, &gone, -1);
+}
+
+void dlx_test_keeper_claim(const struct dlx_test_keeper *keeper, uint64_t origin, uint64_t user)
 {
     uint8_t body[DLX_KEEPER_CLAIM_SIZE];
     const struct dlx_keeper_packet claim = {
         .kind = DLX_KEEPER_CLAIM, .body = body, .body_size = sizeof body};
-    const struct dlx_keeper_packet claimed = {.kind = DLX_KEEPER_CLAIMED, .code = n_fds};
+    const struct dlx_keeper_packet claimed = {.kind = DLX_KEEPER_CLAIMED};
     if (origin != 0) {
         dlx__keeper_put_claim(body, origin, user);
-        send_all(keeper->daemon, &claim, NULL, 0);
+        dlx_test_keeper_send(keeper, &claim, -1);
     }
-    send_all(keeper->daemon, &claimed, NULL, 0);
+    dlx_test_keeper_send(keeper, &claimed, -1);
 }
 
-/* ---- processes ------------------------------------------------------------------------------- */
+/* ---- the keeper of a daemon ------------------------------------------------------------------ */
 
-/* A child that runs. A child whose first thread has ended is a zombie while its other threads run,
- * and they have its files open: the thread sanitizer adds such a thread to each process. The state,
- * the parent and the number of threads are words 1, 2 and 18 after the name, which ends with the
- * last `)`. */
-static bool is_child(const char *name, pid_t parent)
-{
-    char path[64], text[512] = "";
-    (void)snprintf(path, sizeof path, "/proc/%.20s/stat", name);
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return false;
-    size_t n = fread(text, 1, sizeof text - 1, f);
-    fclose(f);
-    text[n] = '\0';
-    const char *end = strrchr(text, ')');
-    char state;
-    long its_parent, n_threads;
-    return end &&
-           sscanf(end + 1,
-                  " %c %ld %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld", &state,
-                  &its_parent, &n_threads) == 3 &&
-           its_parent == (long)parent && (state != 'Z' || n_threads > 1);
-}
-
-size_t dlx_test_keeper_children(pid_t parent, pid_t *ret_pids, size_t n_most)
-{
-    size_t n = 0;
-    DIR *dir = opendir("/proc");
-    ck_assert_ptr_nonnull(dir);
-    for (const struct dirent *entry; (entry = readdir(dir));) {
-        if (entry->d_name[0] < '1' || entry->d_name[0] > '9' || !is_child(entry->d_name, parent))
-            continue;
-        if (n < n_most)
-            ret_pids[n] = (pid_t)strtol(entry->d_name, NULL, 10);
-        n++;
-    }
-    closedir(dir);
-    return n;
-}
-
-void dlx_test_keeper_wait_children(pid_t parent, size_t n)
-{
-    uint64_t deadline = dlx__deadline(PATIENCE);
-    size_t there;
-    while ((there = dlx_test_keeper_children(parent, NULL, 0)) != n) {
-        ck_assert_msg(dlx__now_ns() < deadline, "%zu processes, not %zu", there, n);
-        (void)poll(NULL, 0, 1);
-    }
-}
-
-/* The keeper's holders, its children, have the same command line. */
 static bool is_keeper(const char *name, const char *socket)
 {
     char path[64], text[512] = "";
@@ -336,25 +271,14 @@ static bool is_keeper(const char *name, const char *socket)
 pid_t dlx_test_keeper_find(const char *daemon_path)
 {
     char socket[300];
-    pid_t pids[64], found = 0;
-    size_t n = 0;
+    pid_t found = 0;
     (void)snprintf(socket, sizeof socket, "%s" DLX_KEEPER_SUFFIX, daemon_path);
     DIR *dir = opendir("/proc");
     ck_assert_ptr_nonnull(dir);
     for (const struct dirent *entry; (entry = readdir(dir));)
-        if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && n < DLX_ARRAY_SIZE(pids) &&
-            is_keeper(entry->d_name, socket))
-            pids[n++] = (pid_t)strtol(entry->d_name, NULL, 10);
+        if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && is_keeper(entry->d_name, socket))
+            found = (pid_t)strtol(entry->d_name, NULL, 10);
     closedir(dir);
-    for (size_t i = 0; i < n; i++) {
-        char name[24];
-        bool is_holder = false;
-        (void)snprintf(name, sizeof name, "%d", (int)pids[i]);
-        for (size_t k = 0; k < n; k++)
-            is_holder |= k != i && is_child(name, pids[k]);
-        if (!is_holder)
-            found = pids[i];
-    }
     return found;
 }
 

@@ -215,15 +215,38 @@ def list_quotas(d):
         c.call("list_quotas")
 
 
-@scene("gpu_keep")
-def gpu_keep(d):
-    """Calls to a keeper that is not there, of many connections at once."""
+def post_of_each(d, body, fields, n=1):
+    """So many requests of each of many publishers, of many connections at once."""
     connections = [d.client() for _ in range(some(500))]
     ids = [c.publishers(["gpu"])[0] for c in connections]
-    for c, publisher in zip(connections, ids):
-        c.post("gpu_keep", {1: publisher})
+    for _ in range(n):
+        for c, publisher in zip(connections, ids):
+            c.post(body, {1: publisher, **fields})
     for c in connections:
         c.settle()
+
+
+@scene("gpu_keep")
+def gpu_keep(d):
+    """Of libraries that hand GPU memory over."""
+    post_of_each(d, "gpu_keep", {})
+
+
+@scene("gpu_allocate")
+def gpu_allocate(d):
+    """Calls to a keeper that sees no GPU."""
+    post_of_each(d, "gpu_allocate", {2: 1, 3: 4096, 4: 2, 5: "0123456789abcdef"})
+
+
+@scene("gpu_free")
+def gpu_free(d):
+    post_of_each(d, "gpu_free", {2: 1}, 4)
+
+
+@scene("gpu_serve")
+def gpu_serve(d):
+    """A socket for each, which takes the place of the one before."""
+    post_of_each(d, "gpu_serve", {}, 4)
 
 
 @scene("gpu_get")

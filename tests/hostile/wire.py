@@ -15,8 +15,9 @@ BODY = {
     "list_links": 25, "link_list": 26, "daemon_info": 27, "daemon_info_reply": 28, "disconnect": 29,
     "publisher_retains": 30, "retained_drop": 31, "retained_drop_reply": 32, "gpu_keep": 33,
     "gpu_get": 34, "list_quotas": 36, "quota_list": 37, "former_new": 38,
-    "former_new_reply": 39, "link_added": 40, "former_ready": 42, "link_offer": 50,
-    "link_ready": 51, "link_open": 52, "arena_added": 53, "arena_dropped": 54, "publisher_gone": 55,
+    "former_new_reply": 39, "link_added": 40, "former_ready": 42, "gpu_allocate": 43,
+    "gpu_free": 44, "gpu_serve": 45, "gpu_memory": 46, "link_offer": 50, "link_ready": 51,
+    "link_open": 52, "arena_added": 53, "arena_dropped": 54, "publisher_gone": 55,
     "link_failed": 56, "ack": 57, "link_close": 58, "spare_sealed": 59,
 }  # fmt: skip
 NAME = {number: name for name, number in BODY.items()}

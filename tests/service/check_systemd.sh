@@ -12,6 +12,7 @@ rounds=${ROUNDS:-20}
 
 systemd_begin
 for unit in systemd/user/*; do systemd_unit "$unit"; done
+systemd_gpu "$tmp/units"
 echo "rounds=$rounds" >"$tmp/rounds"
 systemd_run <<'EOF'
 . /mnt/rounds
@@ -46,31 +47,35 @@ kill -KILL $publisher
 until $ctl get live /tmp/got.npy >/dev/null 2>&1; do :; done
 cmp /tmp/got.npy /tmp/live.npy
 # The keeper is started by its socket when the daemon first connects: for a publisher, or to claim
-# what it may hold of publishers that a former daemon knew. It has a group of its own, so that what
-# it holds outlives the daemon.
-keeper_pid() { main_pid dlpackd-keeper; }
-holds() { [ "$(/mnt/keeper_actor get "$1")" = "$2" ]; } # holds <topic> <allocation>
-a=$(/mnt/keeper_actor put gpu/a 300)
-b=$(/mnt/keeper_actor put gpu/b 2)
-keeper=$(keeper_pid)
-[ "$keeper" != 0 ]
-holds gpu/a "$a"
-kill_daemon
-holds gpu/a "$a"
-holds gpu/b "$b"
-systemctl restart dlpackd
-holds gpu/a "$a"
-holds gpu/b "$b"
-[ "$(keeper_pid)" = "$keeper" ]
-# One that is killed has lost what it held, which readers are told, and the next one is started by
-# the socket.
-kill -KILL "$keeper"
-until [ "$(keeper_pid)" != "$keeper" ]; do :; done
-if /mnt/keeper_actor get gpu/a; then fail "what a keeper held outlived it"; fi
-c=$(/mnt/keeper_actor put gpu/c 2)
-holds gpu/c "$c"
-for topic in gpu/a gpu/b gpu/c; do $ctl rm $topic; done
-echo "the GPU keeper outlived the daemon, and was started again"
+# what it may have of publishers that a former daemon knew. It has a group of its own, so that its
+# memory outlives the daemon, as it does its publishers.
+gpu_story() {
+    keeper_pid() { main_pid dlpackd-keeper; }
+    holds() { [ "$("${gpu[@]}" get "$1")" = "$2 $2" ]; } # holds <topic> <word>
+    local keeper
+    "${gpu[@]}" put gpu/a 41
+    "${gpu[@]}" put gpu/b 42
+    keeper=$(keeper_pid)
+    [ "$keeper" != 0 ]
+    holds gpu/a 41
+    kill_daemon
+    holds gpu/a 41
+    holds gpu/b 42
+    systemctl restart dlpackd
+    holds gpu/a 41
+    holds gpu/b 42
+    [ "$(keeper_pid)" = "$keeper" ]
+    # One that is killed has lost what it had, which readers are told, and the next one is started
+    # by the socket.
+    kill -KILL "$keeper"
+    until [ "$(keeper_pid)" != "$keeper" ]; do :; done
+    if "${gpu[@]}" get gpu/a; then fail "what a keeper had outlived it"; fi
+    "${gpu[@]}" put gpu/c 43
+    holds gpu/c 43
+    for topic in gpu/a gpu/b gpu/c; do $ctl rm $topic; done
+    echo "the GPU keeper outlived the daemon, and was started again"
+}
+if has_gpu; then gpu_story; fi
 # A unit that is stopped keeps nothing: so says systemd.service(5).
 systemctl stop dlpackd
 systemctl start dlpackd

@@ -11,6 +11,7 @@ cd "$(dirname "$0")/../.."
 systemd_begin
 mkdir "$tmp/user-units"
 for unit in systemd/user/*; do sed 's|@bindir@|/mnt|g' "$unit" >"$tmp/user-units/${unit##*/}"; done
+systemd_gpu "$tmp/user-units"
 systemd_run <<'EOF'
 export DLX_AUTOSPAWN=no # the user's daemon, or none
 systemd-sysusers - <<END
@@ -65,10 +66,14 @@ chmod 711 $runtime
 says "may not use this daemon" as dlx-bob env DLX_SOCKET=$runtime/dlpackd.sock $ctl ls
 echo "another user is refused: $(cat /tmp/said)"
 
+# The keeper, whose memory outlives its publisher and the daemon.
+if has_gpu; then alice "${gpu[@]}" put gpu/a 41; fi
+
 # Killed: another one has what was retained.
 kill -KILL "$before"
 until [ "$(user_show MainPID)" != "$before" ] && [ "$(user_show ActiveState)" = active ]; do :; done
 gets by/alice
+if has_gpu; then [ "$(alice "${gpu[@]}" get gpu/a)" = "41 41" ]; fi
 
 # Another program at its path: a reload has it take the place of the one that runs.
 before=$(user_show MainPID)

@@ -8,6 +8,8 @@
 #   systemd_begin                 makes $tmp, which the inner world sees as /mnt, with the programs
 #                                 of this build
 #   systemd_unit FILE             installs a unit of systemd/, with the paths of the inner world
+#   systemd_gpu FOLDER            gives the keeper's unit in this folder the stand-in driver, which
+#                                 tests/gpu/keeper_actor finds in a story by the same environment
 #   systemd_run <<'EOF' ...       boots systemd with the story of the standard input, prints its
 #                                 log, and ends the test
 #
@@ -61,6 +63,23 @@ systemd_unit() {
     esac
 }
 
+# A machine of one GPU, which the processes of all users share.
+systemd_gpu() {
+    [ -e "$build/tests/standin/libcuda.so.1" ] || {
+        echo "SKIP: stories of the GPU keeper: no cuda.h, so no stand-in for NVIDIA's driver"
+        return
+    }
+    mkdir -p "$tmp/gpu" "$1/dlpackd-keeper.service.d"
+    cp "$build/tests/standin/libcuda.so.1" "$tmp/gpu/"
+    touch "$tmp/gpu/machine"
+    chmod 666 "$tmp/gpu/machine"
+    cat >"$1/dlpackd-keeper.service.d/gpu.conf" <<'END'
+[Service]
+Environment=LD_LIBRARY_PATH=/mnt/gpu STANDIN_MACHINE=/mnt/gpu/machine
+ReadWritePaths=/mnt/gpu/machine
+END
+}
+
 systemd_run() {
     cat >"$tmp/boot" <<'END'
 #!/bin/bash
@@ -108,6 +127,8 @@ check() { # check <topic> <file>
     $ctl get "$1" /tmp/got.npy >/dev/null
     cmp /tmp/got.npy "$2"
 }
+has_gpu() { [ -e /mnt/gpu ]; }
+gpu=(env LD_LIBRARY_PATH=/mnt/gpu STANDIN_MACHINE=/mnt/gpu/machine /mnt/keeper_actor)
 lacks() { # lacks <topic>; `!` would not end this script
     if $ctl get "$1" /tmp/got.npy 2>/dev/null; then fail "$1 is still there"; fi
 }

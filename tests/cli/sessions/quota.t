@@ -16,6 +16,7 @@ dlxctl quota: a table for people, JSON for programs. What depends on the machine
   UID dlpackd default patterns 0 1024
   UID dlpackd default pending-links 0 2048
   UID dlpackd default failed-links 0 16384
+  UID dlpackd default gpu-bytes 0 B -
   UID dlpackd default gpu-calls 0 1024
   UID dlpackd default descriptors-in-flight 0 N
   UID dlpackd default descriptors 8 N

@@ -211,6 +211,11 @@ bool memory_take(int device, size_t size)
     return ok;
 }
 
+void memory_add(int device, size_t size)
+{
+    atomic_fetch_add(&process->used[state.visible[device]], size);
+}
+
 void memory_give(int device, size_t size)
 {
     atomic_fetch_sub(&process->used[state.visible[device]], size);

@@ -66,6 +66,7 @@ bool process_is_alive(uint64_t id);
 void count_add(enum standin_counter counter, int64_t n);
 /* Memory of a device: false if there is not so much. */
 bool memory_take(int device, size_t size);
+void memory_add(int device, size_t size); /* also where there is no room */
 void memory_give(int device, size_t size);
 uint64_t memory_free_now(int device);
 

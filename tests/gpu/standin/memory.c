@@ -69,6 +69,19 @@ int standin_open_fds(void)
     return n;
 }
 
+/* Memory of cuMemCreate is charged to one process that has it, as long as one has: the descriptor
+ * of its maker may be all that is left there. Changes whether it is charged; false: it was so. */
+static bool label_charge(int fd, uint64_t size, bool is_charged)
+{
+    char *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)size);
+    if (page == MAP_FAILED)
+        return false;
+    uint64_t *word = (uint64_t *)(void *)(page + PAGE - sizeof *word);
+    bool has_changed = __atomic_exchange_n(word, is_charged, __ATOMIC_ACQ_REL) != is_charged;
+    munmap(page, PAGE);
+    return has_changed;
+}
+
 static struct backing *backing_of(int take_fd, int device, const struct label *label)
 {
     struct backing *b = take_fd < 0 ? NULL : calloc(1, sizeof *b);
@@ -93,6 +106,8 @@ CUresult backing_new(struct backing **ret, int device, const struct label *label
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     b->charged = charged;
+    if (label->kind == LABEL_VMM)
+        (void)label_charge(fd, b->size, true);
     *ret = b;
     return CUDA_SUCCESS;
 }
@@ -100,8 +115,13 @@ CUresult backing_new(struct backing **ret, int device, const struct label *label
 struct backing *backing_of_fd(int fd, int device, const struct label *label)
 {
     struct backing *b = backing_of(fcntl(fd, F_DUPFD_CLOEXEC, 0), device, label);
-    if (b)
-        b->prop.location.id = device;
+    if (!b)
+        return NULL;
+    b->prop.location.id = device;
+    if (label->kind == LABEL_VMM && label_charge(b->fd, b->size, true)) {
+        b->charged = b->size;
+        memory_add(device, b->charged);
+    }
     return b;
 }
 
@@ -129,6 +149,8 @@ void backing_unref(struct backing *backing)
 {
     if (!backing || --backing->refs > 0)
         return;
+    if (backing->charged > 0)
+        (void)label_charge(backing->fd, backing->size, false);
     close(backing->fd);
     own_fds--;
     memory_give(backing->device, backing->charged);
