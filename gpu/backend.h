@@ -92,8 +92,11 @@ struct dlx_gpu_api {
     void (*event_end)(struct dlx_gpu_event *event);
     /* See dlx__gpu_gate_shut(). NULL: streams cannot wait for the CPU. */
     int (*gate_shut)(int32_t device, void *stream, bool are_kernels_loaded,
-                     struct dlx_gpu_gate *ret);
-    void (*gate_open)(struct dlx_gpu_gate *gate);
+                     const struct dlx_gpu_word *shared, struct dlx_gpu_gate *ret);
+    /* See dlx__gpu_page_add() and dlx__gpu_write_words(). NULL where `gate_shut` is. */
+    int (*page_add)(int32_t device, void *page, uint64_t *ret_at);
+    int (*write_words)(const struct dlx_gpu_event *event, void *stream,
+                       const struct dlx_gpu_word *words, uint32_t n, uint32_t *ret_n);
     /* See dlx__gpu_wait_stream(), dlx__gpu_work_now() and dlx__gpu_work_wait(). `own` is NULL if
      * the backend has one context for each device. */
     int (*wait_stream)(int32_t device, void *stream);

@@ -46,6 +46,7 @@
     X(cuStreamSynchronize)                                                                         \
     X(cuStreamGetCtx)                                                                              \
     X(cuStreamWaitValue32)                                                                         \
+    X(cuStreamWriteValue32)                                                                        \
     X(cuStreamIsCapturing)                                                                         \
     X(cuThreadExchangeStreamCaptureMode)                                                           \
     X(cuStreamDestroy)                                                                             \
@@ -164,11 +165,13 @@ int dlx__cuda_event_record(int32_t device, void *stream, struct dlx_gpu_event *r
 /* Returns 1 if it was not reached and is not to be waited for (`block`). */
 int dlx__cuda_event_wait(const struct dlx_gpu_event *event, bool block);
 void dlx__cuda_event_end(struct dlx_gpu_event *event);
+int dlx__cuda_write_words(const struct dlx_gpu_event *event, void *stream,
+                          const struct dlx_gpu_word *words, uint32_t n, uint32_t *ret_n);
 
 /* gpu/cuda_gate.c */
 int dlx__cuda_gate_shut(int32_t device, void *stream, bool are_kernels_loaded,
-                        struct dlx_gpu_gate *ret);
-void dlx__cuda_gate_open(struct dlx_gpu_gate *gate);
+                        const struct dlx_gpu_word *shared, struct dlx_gpu_gate *ret);
+int dlx__cuda_page_add(int32_t device, void *page, uint64_t *ret_at);
 
 /* gpu/cuda_host.c */
 int dlx__cuda_retain(int32_t device);

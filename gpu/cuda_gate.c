@@ -30,7 +30,7 @@
 #define N_BESIDE 3
 
 /* The words of a context. They are never freed. */
-struct dlx_gpu_gate_page {
+struct gate_page {
     unsigned long long context; /* its id */
     enum {
         PAGE_FAILED,    /* the trial, or a call before it */
@@ -43,7 +43,7 @@ struct dlx_gpu_gate_page {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for `pages` */
-static struct dlx_gpu_gate_page *pages[DEVICES_MAX];
+static struct gate_page *pages[DEVICES_MAX];
 
 /* ---- the hardware queues -------------------------------------------------------------------- */
 
@@ -55,26 +55,47 @@ static int fail_one_queue(void)
 
 /* ---- the page of a context ----------------------------------------------------------------- */
 
-/* The page is shared, so that parent and child have the same page after a fork. */
-static int map_words(const struct dlx_cuda *cu, struct dlx_gpu_gate_page *page)
+static int register_page(const struct dlx_cuda *cu, void *page, unsigned flags, CUdeviceptr *ret)
+{
+    CUresult result = cu->cuMemHostRegister(page, DLX_PAGE, CU_MEMHOSTREGISTER_DEVICEMAP | flags);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "cannot register a page with the driver");
+    result = cu->cuMemHostGetDevicePointer(ret, page, 0);
+    return result == CUDA_SUCCESS ? 0 : dlx__cuda_fail(cu, result, "cuMemHostGetDevicePointer");
+}
+
+/* The page is shared, so that parent and child have the same page after a fork. If registering it
+ * fails half way it stays: unregistering may wait for all work on the GPU. */
+static int map_words(const struct dlx_cuda *cu, struct gate_page *page)
 {
     void *map = mmap(NULL, DLX_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED)
         return dlx__fail_errno("mmap of a page");
-    CUresult result = cu->cuMemHostRegister(map, DLX_PAGE, CU_MEMHOSTREGISTER_DEVICEMAP);
-    if (result != CUDA_SUCCESS)
-        (void)munmap(map, DLX_PAGE);
-    else /* if this fails the page stays: unregistering may wait for all work on the GPU */
-        result = cu->cuMemHostGetDevicePointer(&page->at, map, 0);
-    if (result != CUDA_SUCCESS)
-        return dlx__cuda_fail(cu, result, "cannot register a page with the driver");
-    page->words = map;
-    return 0;
+    int r = register_page(cu, map, 0, &page->at);
+    if (r == 0)
+        page->words = map;
+    return r;
+}
+
+int dlx__cuda_page_add(int32_t device, void *page, uint64_t *ret_at)
+{
+    const struct dlx_cuda *cu;
+    struct dlx_cuda_scope scope;
+    CUdeviceptr at = 0;
+    int r = dlx__cuda(&cu);
+    if (r == 0)
+        r = dlx__cuda_enter(cu, device, &scope);
+    if (r < 0)
+        return r;
+    r = register_page(cu, page, CU_MEMHOSTREGISTER_PORTABLE, &at);
+    dlx__cuda_leave(&scope);
+    *ret_at = at;
+    return r;
 }
 
 /* Does another stream go on, while one waits? It has nothing to do but to see that a word is at
  * least 0. */
-static bool goes_on_beside(const struct dlx_cuda *cu, const struct dlx_gpu_gate_page *page)
+static bool goes_on_beside(const struct dlx_cuda *cu, const struct gate_page *page)
 {
     uint64_t end = dlx__now_ns() + TRIAL_NS;
     CUstream streams[N_BESIDE];
@@ -94,7 +115,7 @@ static bool goes_on_beside(const struct dlx_cuda *cu, const struct dlx_gpu_gate_
 
 /* The trial makes real calls on a new stream, which has to wait, while others go on, and to go on
  * when the word is written. A stream that does not go on is not destroyed. */
-static int try_stream(const struct dlx_cuda *cu, struct dlx_gpu_gate_page *page, CUstream stream)
+static int try_stream(const struct dlx_cuda *cu, struct gate_page *page, CUstream stream)
 {
     CUresult result = cu->cuStreamWaitValue32(stream, page->at, 1, CU_STREAM_WAIT_VALUE_GEQ);
     if (result != CUDA_SUCCESS)
@@ -117,7 +138,7 @@ static int try_stream(const struct dlx_cuda *cu, struct dlx_gpu_gate_page *page,
     return 0;
 }
 
-static int try_page(const struct dlx_cuda *cu, struct dlx_gpu_gate_page *page)
+static int try_page(const struct dlx_cuda *cu, struct gate_page *page)
 {
     CUstream stream;
     int r = map_words(cu, page);
@@ -133,13 +154,13 @@ static int try_page(const struct dlx_cuda *cu, struct dlx_gpu_gate_page *page)
 
 /* The caller holds the lock, and the context is current. A trial that failed is not repeated in
  * this context. */
-static int find_page(const struct dlx_cuda *cu, int32_t device, struct dlx_gpu_gate_page **ret)
+static int find_page(const struct dlx_cuda *cu, int32_t device, struct gate_page **ret)
 {
     unsigned long long context;
     CUresult result = cu->cuCtxGetId(NULL, &context);
     if (result != CUDA_SUCCESS)
         return dlx__cuda_fail(cu, result, "cuCtxGetId");
-    struct dlx_gpu_gate_page *page = pages[device];
+    struct gate_page *page = pages[device];
     if (!page || page->context != context) {
         page = calloc(1, sizeof *page);
         if (!page)
@@ -162,14 +183,16 @@ static int find_page(const struct dlx_cuda *cu, int32_t device, struct dlx_gpu_g
 
 /* ---- gates --------------------------------------------------------------------------------- */
 
-static int take_word(struct dlx_gpu_gate_page *page, struct dlx_gpu_gate *ret)
+static int take_word(struct gate_page *page, struct dlx_gpu_gate *ret)
 {
     for (uint32_t i = 1; i < N_WORDS; i++) {
         if (atomic_load_explicit(&page->is_used[i], memory_order_relaxed) ||
             atomic_exchange_explicit(&page->is_used[i], true, memory_order_acquire))
             continue;
-        ret->page = page;
-        ret->i = i;
+        ret->word = (struct dlx_gpu_word){.word = &page->words[i],
+                                          .at = page->at + i * sizeof page->words[i],
+                                          .value = dlx_load32_relaxed(&page->words[i]) + 1};
+        ret->is_used = &page->is_used[i];
         return 0;
     }
     return dlx__fail(DLX_E_NO_MEMORY, "%zu streams wait already", N_WORDS - 1);
@@ -206,9 +229,10 @@ static int check_process(const struct dlx_cuda *cu, bool are_kernels_loaded)
 
 /* The context is current. */
 static int shut(const struct dlx_cuda *cu, int32_t device, CUstream stream, bool are_kernels_loaded,
-                struct dlx_gpu_gate *ret)
+                const struct dlx_gpu_word *shared, struct dlx_gpu_gate *ret)
 {
-    struct dlx_gpu_gate_page *page = NULL;
+    struct gate_page *page = NULL;
+    struct dlx_gpu_gate gate = {.api = NULL};
     int r = dlx__cuda_check_stream(cu, stream);
     if (r == 0)
         r = check_context(cu, stream);
@@ -219,21 +243,25 @@ static int shut(const struct dlx_cuda *cu, int32_t device, CUstream stream, bool
     (void)pthread_mutex_lock(&lock);
     r = find_page(cu, device, &page);
     (void)pthread_mutex_unlock(&lock);
-    if (r == 0)
-        r = take_word(page, ret);
+    if (r == 0 && shared)
+        gate.word = *shared;
+    else if (r == 0)
+        r = take_word(page, &gate);
     if (r < 0)
         return r;
-    uint32_t value = dlx_load32_relaxed(&page->words[ret->i]) + 1;
-    CUresult result = cu->cuStreamWaitValue32(stream, page->at + ret->i * sizeof(dlx_atomic_u32),
-                                              value, CU_STREAM_WAIT_VALUE_GEQ);
-    if (result == CUDA_SUCCESS)
+    CUresult result =
+        cu->cuStreamWaitValue32(stream, gate.word.at, gate.word.value, CU_STREAM_WAIT_VALUE_GEQ);
+    if (result == CUDA_SUCCESS) {
+        *ret = gate;
         return 0;
-    dlx__cuda_gate_open(ret);
+    }
+    if (gate.is_used)
+        atomic_store_explicit(gate.is_used, false, memory_order_release);
     return dlx__cuda_fail(cu, result, "cuStreamWaitValue32");
 }
 
 int dlx__cuda_gate_shut(int32_t device, void *stream, bool are_kernels_loaded,
-                        struct dlx_gpu_gate *ret)
+                        const struct dlx_gpu_word *shared, struct dlx_gpu_gate *ret)
 {
     const struct dlx_cuda *cu;
     struct dlx_cuda_scope scope;
@@ -247,16 +275,7 @@ int dlx__cuda_gate_shut(int32_t device, void *stream, bool are_kernels_loaded,
         return r;
     if (!entered)
         return dlx__fail(DLX_E_DEVICE, "CUDA device %d has no primary context", device);
-    r = shut(cu, device, stream, are_kernels_loaded, ret);
+    r = shut(cu, device, stream, are_kernels_loaded, shared, ret);
     dlx__cuda_leave(&scope);
     return r;
-}
-
-void dlx__cuda_gate_open(struct dlx_gpu_gate *gate)
-{
-    struct dlx_gpu_gate_page *page = gate->page;
-    dlx_atomic_u32 *word = &page->words[gate->i];
-    dlx_store32_release(word, dlx_load32_relaxed(word) + 1);
-    atomic_store_explicit(&page->is_used[gate->i], false, memory_order_release);
-    *gate = (struct dlx_gpu_gate){0};
 }

@@ -197,6 +197,38 @@ int dlx__cuda_event_record(int32_t device, void *stream, struct dlx_gpu_event *r
     return r;
 }
 
+static int write_words(const struct dlx_cuda *cu, const struct dlx_gpu_event *event,
+                       CUstream stream, const struct dlx_gpu_word *words, uint32_t n,
+                       uint32_t *ret_n)
+{
+    for (; *ret_n < n; ++*ret_n) {
+        const struct dlx_gpu_word *word = &words[*ret_n];
+        CUresult result =
+            cu->cuStreamWriteValue32(stream, word->at, word->value, CU_STREAM_WRITE_VALUE_DEFAULT);
+        if (result != CUDA_SUCCESS)
+            return dlx__cuda_fail(cu, result, "cuStreamWriteValue32");
+    }
+    return cu->cuEventRecord(event->event, stream) == CUDA_SUCCESS ? 0 : 1;
+}
+
+int dlx__cuda_write_words(const struct dlx_gpu_event *event, void *stream,
+                          const struct dlx_gpu_word *words, uint32_t n, uint32_t *ret_n)
+{
+    const struct dlx_cuda *cu;
+    struct dlx_cuda_scope scope;
+    bool entered = false;
+    int r = dlx__cuda(&cu);
+    if (r == 0)
+        r = dlx__cuda_enter_stream(cu, event->device, stream, &scope, &entered);
+    if (r == 0 && !entered)
+        r = dlx__fail(DLX_E_DEVICE, "the stream of an event has no context any more");
+    if (r < 0)
+        return r;
+    r = write_words(cu, event, stream, words, n, ret_n);
+    dlx__cuda_leave(&scope);
+    return r;
+}
+
 int dlx__cuda_event_wait(const struct dlx_gpu_event *event, bool block)
 {
     const struct dlx_cuda *cu;

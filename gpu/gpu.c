@@ -143,13 +143,13 @@ void dlx__gpu_event_end(struct dlx_gpu_event *event)
 }
 
 int dlx__gpu_gate_shut(int32_t device_type, int32_t device, void *stream, bool are_kernels_loaded,
-                       struct dlx_gpu_gate *ret)
+                       const struct dlx_gpu_word *shared, struct dlx_gpu_gate *ret)
 {
     const struct dlx_gpu_api *api = NULL;
     struct dlx_gpu_gate gate = {0};
     int r = dlx__gpu_is_forked() ? dlx__gpu_fail_forked() : dlx__gpu_api(device_type, &api);
     if (r == 0)
-        r = api->gate_shut ? api->gate_shut(device, stream, are_kernels_loaded, &gate)
+        r = api->gate_shut ? api->gate_shut(device, stream, are_kernels_loaded, shared, &gate)
                            : dlx__fail(DLX_E_DEVICE, "streams of %s do not wait", api->name);
     if (r < 0)
         return r;
@@ -158,9 +158,35 @@ int dlx__gpu_gate_shut(int32_t device_type, int32_t device, void *stream, bool a
     return 0;
 }
 
+/* A shared word may have been raised further by its publisher's stream. */
 void dlx__gpu_gate_open(struct dlx_gpu_gate *gate)
 {
-    gate->api->gate_open(gate);
+    dlx_atomic_u32 *word = gate->word.word;
+    uint32_t now = dlx_load32_relaxed(word);
+    while ((int32_t)(gate->word.value - now) > 0 &&
+           !atomic_compare_exchange_weak_explicit(word, &now, gate->word.value,
+                                                  memory_order_release, memory_order_relaxed))
+        ;
+    if (gate->is_used)
+        atomic_store_explicit(gate->is_used, false, memory_order_release);
+    *gate = (struct dlx_gpu_gate){0};
+}
+
+int dlx__gpu_page_add(int32_t device_type, int32_t device, void *page, uint64_t *ret_at)
+{
+    const struct dlx_gpu_api *api = NULL;
+    int r = dlx__gpu_is_forked() ? dlx__gpu_fail_forked() : dlx__gpu_api(device_type, &api);
+    if (r == 0 && !api->page_add)
+        r = dlx__fail(DLX_E_DEVICE, "streams of %s write no words", api->name);
+    return r < 0 ? r : api->page_add(device, page, ret_at);
+}
+
+int dlx__gpu_write_words(const struct dlx_gpu_event *event, void *stream,
+                         const struct dlx_gpu_word *words, uint32_t n, uint32_t *ret_n)
+{
+    *ret_n = 0;
+    return dlx__gpu_is_forked() ? dlx__gpu_fail_forked()
+                                : event->api->write_words(event, stream, words, n, ret_n);
 }
 
 /* ---- pinned memory ------------------------------------------------------------------------- */

@@ -85,11 +85,24 @@ void dlx__gpu_event_end(struct dlx_gpu_event *event);
  * context), this stream (the legacy default stream, for which others would wait) or the process
  * does not let it: all of its streams may share one hardware queue, or the driver loads kernels
  * with their first launch, which may wait for all work. `are_kernels_loaded`: there are no first
- * launches.
+ * launches. `shared`: a word that somebody else may write before the gate is opened; NULL: a word
+ * of this process.
  */
 int dlx__gpu_gate_shut(int32_t device_type, int32_t device, void *stream, bool are_kernels_loaded,
-                       struct dlx_gpu_gate *ret);
+                       const struct dlx_gpu_word *shared, struct dlx_gpu_gate *ret);
 void dlx__gpu_gate_open(struct dlx_gpu_gate *gate);
+
+/* Register a page that is mapped for reading and writing, so that streams write its words and wait
+ * for them, on all GPUs. The caller retains the GPU meanwhile; dlx__gpu_unpin() undoes it. */
+int dlx__gpu_page_add(int32_t device_type, int32_t device, void *page, uint64_t *ret_at);
+
+/*
+ * Have the stream of an event write words after its work, and record the event again, behind that.
+ * `*ret_n` of them will be written, the first ones. Returns 0; 1: the event could not be recorded
+ * again, so it says nothing about the words; or an error, perhaps after some of them.
+ */
+int dlx__gpu_write_words(const struct dlx_gpu_event *event, void *stream,
+                         const struct dlx_gpu_word *words, uint32_t n, uint32_t *ret_n);
 
 /*
  * Pinned memory: pages of the host that the GPU copies from by itself. `pin` registers memory that

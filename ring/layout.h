@@ -181,7 +181,7 @@ struct dlx_shm_manifest {
 struct dlx_shm_manifest_gpu {
     uint64_t publisher;   /* its number: struct dlx_gpu_publisher */
     dlx_atomic_u32 ready; /* enum dlx_gpu_ready; a reader may wait for it by futex(2) */
-    uint32_t reserved;
+    uint32_t word;        /* what its publisher's stream writes: gpu/lib/words.h; 0: nothing */
 };
 
 struct dlx_shm_manifest_entry {

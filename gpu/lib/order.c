@@ -42,6 +42,8 @@ static void set_when_ready(struct dlx_gpu_order *order, struct dlx_gpu_job *job)
     job->result = r;
     if (job->word && dlx__gpu_has_ended(r))
         set(job->word, r < 0 ? DLX_GPU_FAILED : DLX_GPU_READY);
+    if (job->busy && dlx__gpu_has_ended(r))
+        atomic_store_explicit(job->busy, false, memory_order_release);
     if (order->has_thread)
         (void)pthread_mutex_unlock(&order->lock);
 }

@@ -37,6 +37,7 @@ struct dlx_gpu_job {
      * nobody settles it. */
     void (*done)(struct dlx_gpu_job *job, int result);
     dlx_atomic_u32 *word; /* NULL: forgotten; guarded by the lock */
+    atomic_bool *busy;    /* cleared after that, when the work has ended; may be NULL */
 };
 
 /* A thread, made by the first job. All zero: before that. One thread at a time adds jobs. */

@@ -5,6 +5,7 @@
 #include "gpu/imports.h"
 #include "gpu/lib/fetch.h"
 #include "gpu/lib/idle.h"
+#include "gpu/lib/words.h"
 #include "gpu/lib/thread.h"
 #include <inttypes.h>
 #include <limits.h>
@@ -40,9 +41,10 @@ struct dlx_message_gpu {
     struct dlx_gpu_publisher publisher;
     dlx_atomic_u32 *ready;     /* in the manifest */
     int64_t timeout_ns;        /* how long the CPU waits for that */
-    struct dlx_client *client; /* to ask for descriptors; NULL: there are none */
+    struct dlx_client *client; /* to ask for descriptors and words; NULL: there are none */
     struct dlx_gpu_wait *wait; /* of the stream that waited last; NULL: none has */
     void *wait_stream;
+    uint32_t word; /* what its publisher's stream writes; 0: nothing, or a stream waits for it */
     struct place *places; /* [n_tensors] */
     uint32_t n_allocations;
     struct allocation allocations[];
@@ -408,7 +410,7 @@ int dlx__gpu_wait_add(struct dlx_gpu_receiver *receiver, const struct dlx_gpu_wa
     atomic_init(&wait->refs, 2);
     atomic_init(&wait->result, DLX_GPU_WAITING);
     int r = dlx__gpu_gate_shut(args->device_type, args->device, args->stream,
-                               receiver->are_kernels_loaded, &wait->gate);
+                               receiver->are_kernels_loaded, args->shared, &wait->gate);
     if (r < 0) {
         add(receiver, NULL);
         free(wait);
@@ -754,6 +756,7 @@ static int link_begin(struct dlx_subscriber_link *link, struct dlx_gpu_receiver 
     if (!of)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a link");
     of->receiver = receiver_ref(receiver);
+    of->words = dlx__gpu_words_reader_new();
     atomic_store_explicit(&link->gpu, of, memory_order_release);
     return 0;
 }
@@ -815,6 +818,7 @@ static void link_end(struct dlx_subscriber_link *link)
 {
     struct dlx_gpu_link *of = atomic_load_explicit(&link->gpu, memory_order_relaxed);
     receiver_unref(of->receiver);
+    dlx__gpu_words_reader_free(of->words);
     free(of);
 }
 
@@ -859,6 +863,7 @@ static int message_new(struct dlx_subscriber_link *link, const struct dlx_manife
     (void)pthread_mutex_init(&gpu->lock, NULL);
     gpu->publisher = (struct dlx_gpu_publisher){number, link->publisher};
     gpu->ready = (dlx_atomic_u32 *)(uintptr_t)&manifest->gpu->ready; /* to be read */
+    gpu->word = *(const volatile uint32_t *)&manifest->gpu->word;
     gpu->timeout_ns = link->of->client->timeout_ns;
     gpu->places = places;
     gpu->n_allocations = n;
@@ -871,7 +876,7 @@ static int message_new(struct dlx_subscriber_link *link, const struct dlx_manife
             message_free(gpu);
             return dlx__fail_prefix(DLX_E_BAD_PEER, "allocation %u", i + 1);
         }
-        if (a->handle.n_chunks > 0 && !gpu->client)
+        if ((a->handle.n_chunks > 0 || gpu->word != 0) && !gpu->client)
             gpu->client = dlx__client_ref(link->of->client);
     }
     *ret = gpu;
@@ -983,10 +988,26 @@ static bool share_wait(const struct dlx_message_gpu *gpu, struct dlx_export *e, 
     return true;
 }
 
+/* Locked. The word that the publisher's stream writes. One wait of the message has it: another one
+ * would go on when the first is given up. */
+static bool find_word(struct dlx_message *m, const struct dlx_gpu_wait_args *args,
+                      struct dlx_gpu_word *ret)
+{
+    const struct dlx_gpu_link *of = atomic_load_explicit(&m->link->gpu, memory_order_acquire);
+    const DLDevice device = {(DLDeviceType)args->device_type, args->device};
+    if (m->gpu->word == 0 || !of->words ||
+        !dlx__gpu_words_find(of->words, m->gpu->client, m->link->id, m->link->origin, device,
+                             m->gpu->word, ret))
+        return false;
+    m->gpu->word = 0;
+    return true;
+}
+
 static int let_stream_wait(struct dlx_export *e, void *stream)
 {
     struct dlx_message_gpu *gpu = e->message->gpu;
-    const struct dlx_gpu_wait_args args = {
+    struct dlx_gpu_word word;
+    struct dlx_gpu_wait_args args = {
         .m = e->message,
         .word = gpu->ready,
         .limit = dlx__gpu_stream_limit(receiver_of(e), e->message->link),
@@ -998,6 +1019,7 @@ static int let_stream_wait(struct dlx_export *e, void *stream)
     int r = 0;
     (void)pthread_mutex_lock(&gpu->lock);
     if (!share_wait(gpu, e, stream)) {
+        args.shared = find_word(e->message, &args, &word) ? &word : NULL;
         r = dlx__gpu_wait_add(receiver_of(e), &args, &e->wait);
         if (r == 0) {
             (void)dlx__gpu_wait_unref(gpu->wait);

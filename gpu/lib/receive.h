@@ -82,6 +82,7 @@ struct dlx_gpu_link {
     struct dlx_gpu_receiver *receiver; /* its subscription's: a reference */
     uint64_t publisher; /* the publisher's number as one of GPU memory; 0: none yet */
     uint64_t n_freed;   /* of its allocations, as this link has seen */
+    struct dlx_gpu_words_reader *words; /* NULL: without memory */
     enum dlx_gpu_pins pins;
     char unpinned[DLX_EVENT_REASON_SIZE]; /* why the first arena that is not pinned is not */
 };
@@ -119,6 +120,7 @@ struct dlx_gpu_wait_args {
     int32_t device_type;
     int32_t device;
     void *stream;
+    const struct dlx_gpu_word *shared; /* what the publisher's stream writes; NULL: nothing */
 };
 /*
  * Let a stream wait. Returns 0 and the wait, for dlx__gpu_wait_result(); DLX_E_INVALID: the stream

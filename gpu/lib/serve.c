@@ -3,6 +3,7 @@
 #include "common/packet.h"
 #include "gpu/backend.h"
 #include "gpu/lib/thread.h"
+#include "gpu/lib/words.h"
 #include "keeper/wire.h"
 #include <linux/sockios.h>
 #include <sys/epoll.h>
@@ -18,7 +19,8 @@
 struct publisher {
     struct publisher *next;
     const struct dlx_gpu_exports *exports;
-    int sock; /* -1: its daemon is gone */
+    struct dlx_gpu_words *words; /* NULL: it has none */
+    int sock;                    /* -1: its daemon is gone */
 };
 
 struct reader {
@@ -159,6 +161,10 @@ static void accept_reader(const struct publisher *publisher, struct dlx_packet *
     if (dlx__keeper_decode(packet, &ask) < 0 || ask.kind != DLX_KEEPER_ASK)
         return; /* a reader hears that its socket was closed */
     int sock = dlx__steal_fd(&packet->fds[0]);
+    if (ask.allocation == DLX_GPU_WORDS_ID && publisher->words) {
+        dlx__gpu_words_ask(publisher->words, sock);
+        return;
+    }
     int r = add_reader(publisher, ask.allocation, sock);
     if (r < 0) {
         (void)dlx__keeper_refuse(sock, 0, r, dlx__error_message());
@@ -305,8 +311,9 @@ static int begin_publisher(const struct dlx_gpu_exports *exports)
     return 0;
 }
 
-static int hear_on(struct publisher *publisher, int *take_sock)
+static int hear_on(struct publisher *publisher, struct dlx_gpu_words *words, int *take_sock)
 {
+    publisher->words = words;
     publisher->sock = serve_unwatch(publisher->sock);
     int r = serve_watch(*take_sock, EPOLLIN);
     if (r == 0)
@@ -314,7 +321,8 @@ static int hear_on(struct publisher *publisher, int *take_sock)
     return r;
 }
 
-int dlx__gpu_serve(const struct dlx_gpu_exports *exports, int take_sock)
+int dlx__gpu_serve(const struct dlx_gpu_exports *exports, struct dlx_gpu_words *words,
+                   int take_sock)
 {
     dlx_cleanup(dlx__closep) int sock = take_sock;
     if (dlx__gpu_is_forked())
@@ -323,7 +331,7 @@ int dlx__gpu_serve(const struct dlx_gpu_exports *exports, int take_sock)
     int r = *find_publisher(exports) ? 0 : begin_publisher(exports);
     if (r == 0) {
         (void)pthread_mutex_lock(&lock);
-        r = hear_on(*find_publisher(exports), &sock);
+        r = hear_on(*find_publisher(exports), words, &sock);
         (void)pthread_mutex_unlock(&lock);
     }
     (void)pthread_mutex_unlock(&changing);

@@ -20,15 +20,19 @@
 
 #include "gpu/exports.h"
 
+struct dlx_gpu_words;
+
 /* The most readers that are served at a time. The others wait in the sockets of publishers. */
 #define DLX_GPU_READERS_MAX 64U
 /* When a reader that receives nothing is given up. */
 #define DLX_GPU_READER_NS UINT64_C(2000000000)
 
-/* Serve what the publisher exports to those for whom the daemon asks on this socket. It takes the
- * place of the publisher's former one. DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_LIMIT (no thread),
- * DLX_E_FORKED: the socket is closed, and the former one, too. */
-int dlx__gpu_serve(const struct dlx_gpu_exports *exports, int take_sock);
+/* Serve what the publisher exports, and pages of `words` (NULL: it has none), to those for whom the
+ * daemon asks on this socket. It takes the place of the publisher's former one. DLX_E_NO_MEMORY,
+ * DLX_E_FD_LIMIT, DLX_E_LIMIT (no thread), DLX_E_FORKED: the socket is closed, and the former one,
+ * too. */
+int dlx__gpu_serve(const struct dlx_gpu_exports *exports, struct dlx_gpu_words *words,
+                   int take_sock);
 /* The publisher ends. It may never have begun. */
 void dlx__gpu_serve_end(const struct dlx_gpu_exports *exports);
 

@@ -40,6 +40,7 @@
 #include "gpu/lib/arena.h"
 #include "gpu/lib/idle.h"
 #include "gpu/lib/serve.h"
+#include "gpu/lib/words.h"
 #include "ring/manifest.h"
 #include "ring/tensor.h"
 #include <poll.h>
@@ -83,6 +84,7 @@ struct dlx_gpu_parcel {
     uint32_t n_tensors;
     struct dlx_gpu_job job;
     struct dlx_gpu_event events[DEVICES_MAX];
+    void *stream;       /* of the event that was recorded last */
     uint32_t n_devices; /* whose work was noted */
     DLDevice devices[DEVICES_MAX];
     uint32_t n_own;
@@ -124,7 +126,7 @@ static int serve(struct dlx_gpu_share *share, uint64_t id, int64_t timeout_ns)
     int sock;
     int r = dlx__call_gpu_serve(share->p->client, id, timeout_ns, &sock);
     if (r == 0)
-        r = dlx__gpu_serve(share->exports, sock);
+        r = dlx__gpu_serve(share->exports, share->words, sock);
     if (r == 0)
         share->serving = DLX_GPU_SERVES;
     return r;
@@ -168,7 +170,8 @@ static int share_also(struct dlx_publisher *p, uint64_t id)
     int r = dlx__gpu_exports_also(share->exports, id);
     if (r < 0)
         return r;
-    if (share->serving == DLX_GPU_SERVES || dlx__gpu_exports_have_descriptors(share->exports))
+    if (share->serving == DLX_GPU_SERVES || share->words ||
+        dlx__gpu_exports_have_descriptors(share->exports))
         share->serving = DLX_GPU_MUST_SERVE;
     share->next_ask_ns = 0;
     tell_daemon(share, id);
@@ -557,6 +560,7 @@ static void share_free(struct dlx_gpu_share *share)
     dlx__gpu_order_end(&share->order);
     share->heaps = close_heaps(share->heaps);
     dlx__gpu_serve_end(share->exports);
+    share->words = dlx__gpu_words_end(share->words);
     dlx__gpu_exports_end(share->exports);
     free(share);
 }
@@ -800,6 +804,27 @@ static bool is_noted(const struct dlx_gpu_parcel *parcel, DLDevice device, const
     return false;
 }
 
+/* Its streams write words from now on, if that is wanted. */
+static void begin_words(struct dlx_gpu_share *share, DLDevice device)
+{
+    if (share->words || !dlx__gpu_words_are_wanted())
+        return;
+    share->words = dlx__gpu_words_new(device);
+    if (!share->words)
+        return;
+    share->serving = DLX_GPU_MUST_SERVE; /* these, too, if it serves already */
+    tell_daemon(share, share->p->id);
+}
+
+/* One event stands for all its work. */
+static uint32_t write_word(struct dlx_gpu_parcel *parcel)
+{
+    struct dlx_gpu_words *words = parcel->share->words;
+    return words && parcel->job.n_events == 1
+               ? dlx__gpu_words_write(words, &parcel->events[0], parcel->stream, &parcel->job.busy)
+               : 0;
+}
+
 /* Once a message, or once a device where the stream stands for one of each device. In the debug
  * mode nothing can be written to a manifest that is out. */
 static int note_work(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel, DLDevice device,
@@ -821,6 +846,10 @@ static int note_work(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel, DLD
     p->stats.gpu_waits += waited;
     if (r == 1)
         parcel->events[parcel->job.n_events++] = event;
+    if (r == 1) {
+        parcel->stream = stream;
+        begin_words(p->gpu, device);
+    }
     if (parcel->n_devices < DEVICES_MAX)
         parcel->devices[parcel->n_devices++] = device;
     return 0;
@@ -983,7 +1012,7 @@ static void parcel_write(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel,
     struct dlx_shm_manifest_gpu *gpu = dlx__manifest_gpu(manifest);
     bool is_ready = parcel->job.n_events == 0;
     gpu->publisher = parcel->share->number;
-    gpu->reserved = 0;
+    gpu->word = write_word(parcel);
     dlx_store32_relaxed(&gpu->ready, is_ready ? DLX_GPU_READY : DLX_GPU_PENDING);
     for (uint32_t i = 0; i < parcel->n_exports; i++)
         dlx__gpu_handle_encode_outline(dlx__gpu_export_handle(parcel->exports[i]),

@@ -25,6 +25,7 @@ struct dlx_gpu_share {
     struct dlx_gpu_exports *exports;
     struct dlx_gpu_heap *heaps; /* a list */
     struct dlx_gpu_order order;
+    struct dlx_gpu_words *words; /* NULL: no stream writes any */
     struct dlx_publisher *p;
     uint64_t number; /* see struct dlx_gpu_publisher */
     uint64_t keeper; /* the number of the one that made the last arena; 0: none has */

@@ -47,7 +47,7 @@ static void begin(struct publisher *of, uint64_t number, uint32_t n_chunks)
     add_export(of, n_chunks);
     dlx_test_fds_pair(ends);
     of->sock = ends[0];
-    ok(dlx__gpu_serve(of->exports, ends[1]));
+    ok(dlx__gpu_serve(of->exports, NULL, ends[1]));
 }
 
 static void end(struct publisher *of)
@@ -292,7 +292,7 @@ TEST(the_socket_of_another_daemon_takes_the_place_of_the_former_one)
     begin(&one, 1, 1);
     int former = one.sock;
     dlx_test_fds_pair(ends);
-    ok(dlx__gpu_serve(one.exports, ends[1]));
+    ok(dlx__gpu_serve(one.exports, NULL, ends[1]));
     ck_assert(dlx__packet_hung_up(former));
     close(former);
     one.sock = ends[0];
@@ -308,7 +308,7 @@ TEST(a_daemon_that_ends_is_no_burden_and_the_next_one_is_served)
     gets_all(ask(&two, two.handle.id), &two);
     dlx_test_fds_pair(ends);
     one.sock = ends[0];
-    ok(dlx__gpu_serve(one.exports, ends[1]));
+    ok(dlx__gpu_serve(one.exports, NULL, ends[1]));
     gets_all(ask(&one, one.handle.id), &one);
 }
 
@@ -352,7 +352,7 @@ TEST(a_forked_child_serves_nothing_and_leaves_its_parent_alone)
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         dlx_test_fds_pair(ends);
-        bool is_refused = dlx__gpu_serve(one.exports, ends[1]) == DLX_E_FORKED;
+        bool is_refused = dlx__gpu_serve(one.exports, NULL, ends[1]) == DLX_E_FORKED;
         dlx__gpu_serve_end(one.exports);
         _exit(!is_refused);
     }

@@ -35,11 +35,14 @@ static void teardown(void)
 /* ---- the calls ------------------------------------------------------------------------------- */
 
 int __wrap_dlx__gpu_gate_shut(int32_t device_type, int32_t device, void *stream,
-                              bool are_kernels_loaded, struct dlx_gpu_gate *ret);
+                              bool are_kernels_loaded, const struct dlx_gpu_word *shared,
+                              struct dlx_gpu_gate *ret);
 int __wrap_dlx__gpu_gate_shut(int32_t device_type, int32_t device, void *stream,
-                              bool are_kernels_loaded, struct dlx_gpu_gate *ret)
+                              bool are_kernels_loaded, const struct dlx_gpu_word *shared,
+                              struct dlx_gpu_gate *ret)
 {
-    (void)device_type, (void)device, (void)stream, (void)are_kernels_loaded, (void)ret;
+    (void)device_type, (void)device, (void)stream, (void)are_kernels_loaded, (void)shared,
+        (void)ret;
     return 0;
 }
 

@@ -108,6 +108,9 @@ shown: as designed                         |shown||ok|quick
 shown: three payloads, longer              |shown|NB=3 LAST=5|ok|quick
 shown: three more daemons                  |shown|ND=4|ok|quick
 shown: two readers                         |shown|NR=2|ok|full
+word: as designed                          |word|LAST=2 NS=1|ok|quick
+word: somebody is tired of waiting         |word|LAST=2 NS=1 LATE|ok|quick
+word: three messages                       |word|LAST=3 NS=1|ok|full
 adopt: a reliable reader                   |adopt|ND=2 LAST=5 ONLY=0|ok|quick
 adopt: a newcomer                          |adopt|ND=2 NB=2 LAST=3 ONLY=1|ok|quick
 adopt: moves from an unknown reader        |adopt|ND=2 NB=2 LAST=3 ONLY=1 STORE|ok|full
@@ -236,6 +239,13 @@ shown: id cleared when the next one serves |shown|CLEARLATE|error|quick
 shown: unmapped before it lets go          |shown|UNMAPFIRST|error|quick
 shown: what was there is never freed       |shown|ALONE|error|quick
 shown: the same, with more memory          |shown|ALONE NB=3|error|quick
+word: the thread raises no word            |word|LAST=2 NS=1 NORAISE|error|quick
+word: the thread stores, and does not raise|word|LAST=2 NS=1 PLAINSTORE|error|quick
+word: a word is taken that may be written  |word|LAST=2 NS=1 REUSEEARLY|error|quick
+word: the event is before the word         |word|LAST=2 NS=1 EVENTFIRST|error|quick
+word: the word is before the work          |word|LAST=2 NS=1 WRITEFIRST|error|quick
+word: a word has the same value again      |word|LAST=2 NS=1 SAMEVALUE|error|quick
+word: two subscribers have one page        |word|LAST=2 ONEPAGE|error|full
 adopt: stays, an unknown reader (store)    |adopt|NB=2 LAST=3 ONLY=1 STORE NOMOVE=1|error|quick
 adopt: stays, an unknown link           |adopt|ND=2 NB=2 LAST=3 ONLY=1 PENDING NOMOVE=1|error|quick
 adopt: waits for an unknown reader (store)|adopt|NB=4 LAST=5 ONLY=1 STORE KEEP NOMOVE=2|error|quick

@@ -220,7 +220,9 @@ void gpu_bench_pipeline(void)
     char topic[64];
     uint64_t n = (uint64_t)DLX_MAX(1L, bm_long("n", 200));
     const char *how = bm_text("how", "ours");
-    struct options o = {.order = !strcmp(how, "ours")   ? BY_LIBDLX
+    bool is_ours = !strcmp(how, "ours") || !strcmp(how, "words");
+    (void)setenv("DLX_GPU_WORDS", strcmp(how, "words") ? "0" : "1", 1);
+    struct options o = {.order = is_ours                ? BY_LIBDLX
                                  : !strcmp(how, "word") ? BY_WORD
                                                         : UNORDERED,
                         .word = bm_shared(DLX_PAGE),

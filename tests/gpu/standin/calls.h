@@ -100,6 +100,7 @@
     X(cuGraphDestroy, 10000, 0)                                                                    \
     X(cuStreamWaitValue32, 11070, CONTEXT)                                                         \
     X(cuStreamWaitValue64, 11070, CONTEXT)                                                         \
+    X(cuStreamWriteValue32, 11070, CONTEXT)                                                        \
     X(cuStreamWriteValue64, 11070, CONTEXT)                                                        \
     X(cuLaunchHostFunc, 10000, CONTEXT)
 

@@ -153,6 +153,13 @@ CUresult CUDAAPI cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuin
     return word(&call, stream, OP_WAIT_VALUE, 8, address, value, flags);
 }
 
+CUresult CUDAAPI cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                                      unsigned flags)
+{
+    ENTER(cuStreamWriteValue32);
+    return word(&call, stream, OP_WRITE_VALUE, 4, address, value, flags);
+}
+
 CUresult CUDAAPI cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value,
                                       unsigned flags)
 {
