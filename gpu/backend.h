@@ -53,7 +53,8 @@ struct dlx_gpu_ops {
     /* Fill memory that was opened for reading and writing with zeros, and wait for that. NULL where
      * `create` is. */
     int (*clear)(struct dlx_gpu_memory *memory);
-    /* The chunks with their descriptors, and the token. The caller sets device, id and size. */
+    /* The chunks with their descriptors, and the token. The caller sets device, id and size.
+     * DLX_E_DEVICE: the memory cannot be shared, which some runtimes say only now. */
     int (*export)(const struct dlx_gpu_memory *memory, struct dlx_gpu_handle *ret);
     /*
      * Map memory of another process, whose GPU has the local ordinal `home`, for kernels on

@@ -95,6 +95,12 @@ static int hip_device_refuse(const char *why)
     return dlx__fail(DLX_E_DEVICE, "this memory cannot be shared between processes: %s", why);
 }
 
+static bool hip_device_covers(const struct attributes *a, uint64_t at, uint64_t size)
+{
+    return at >= a->range_start && at - a->range_start < a->range_size &&
+           size <= a->range_size - (at - a->range_start);
+}
+
 /* Version 6 moved the numbers of memory types by one. */
 static bool is_device_memory(const struct dlx_hip *hip, const struct attributes *a)
 {
@@ -109,16 +115,19 @@ static int find_memory(const struct dlx_hip *hip, const struct attributes *a, ui
                        uint64_t size, struct dlx_gpu_memory *memory)
 {
     hipMemGenericAllocationHandle_t handle;
-    if (at < a->range_start || at - a->range_start >= a->range_size ||
-        size > a->range_size - (at - a->range_start))
-        return hip_device_refuse("it reaches beyond its allocation");
+    if (!hip_device_covers(a, at, size))
+        return hip_device_refuse("it reaches beyond its allocation, or lies in several chunks, "
+                                 "which `stage` copies");
     int r = dlx__gpu_memory_pieces(memory, 1);
     if (r < 0)
         return r;
     memory->base = (void *)(uintptr_t)a->range_start;
     memory->size = a->range_size;
     memory->pieces[0] = (struct dlx_gpu_piece){.identity = a->buffer_id, .size = a->range_size};
-    if (hip->hipMemRetainAllocationHandle(&handle, memory->base) == hipSuccess) {
+    hipError_t error = hip->hipMemRetainAllocationHandle(&handle, memory->base);
+    if (error == hipErrorOutOfMemory)
+        return dlx__hip_fail(hip, error, "hipMemRetainAllocationHandle");
+    if (error == hipSuccess) {
         memory->ops = &dlx__hip_vmm_ops;
         memory->pieces[0].identity = (uintptr_t)handle;
     }
@@ -146,26 +155,49 @@ static int hip_device_classify(int32_t device, const void *ptr, uint64_t size,
         return dlx__fail(DLX_E_INVALID, "the tensor says HIP device %d, its memory is on device %d",
                          device, (int32_t)a.device);
     r = find_memory(hip, &a, (uintptr_t)ptr, DLX_MAX(size, UINT64_C(1)), &memory);
-    if (r == 0)
+    if (r < 0)
+        memory.ops->forget(&memory);
+    else
         *ret = memory;
     return r;
 }
 
+/* The runtime knows one chunk at a time, as a tensor of an expandable segment may lie in several:
+ * this goes from chunk to chunk. */
+static bool hip_device_is_mapped(const struct dlx_hip *hip, struct attributes a, uint64_t at,
+                                 uint64_t size)
+{
+    while (!hip_device_covers(&a, at, size)) {
+        if (!hip_device_covers(&a, at, 1))
+            return false;
+        uint64_t next = a.range_start + a.range_size;
+        if (hip_device_get_attributes(hip, (const void *)(uintptr_t)next, &a) < 0 ||
+            a.range_start != next)
+            return false;
+        size -= next - at;
+        at = next;
+    }
+    return true;
+}
+
 static int check_range(int32_t device, const void *ptr, uint64_t size)
 {
+    static const char no[] = "the GPU cannot copy this memory";
     const struct dlx_hip *hip;
     struct attributes a;
-    (void)device;
+    struct dlx_gpu_uuid uuid;
     int r = dlx__hip(&hip);
+    if (r == 0)
+        r = hip_device_uuid(device, &uuid); /* there is such a device */
     if (r == 0)
         r = hip_device_get_attributes(hip, ptr, &a);
     if (r < 0)
         return r;
-    uint64_t at = (uintptr_t)ptr - a.range_start;
-    return (uintptr_t)ptr >= a.range_start && at < a.range_size && size <= a.range_size - at
+    if (a.range_size == 0 || (!a.is_managed && !is_device_memory(hip, &a)))
+        return dlx__fail(DLX_E_DEVICE, "%s: it is not on a GPU", no);
+    return hip_device_is_mapped(hip, a, (uintptr_t)ptr, size)
                ? 0
-               : dlx__fail(DLX_E_DEVICE, "the GPU cannot copy this memory: HIP does not know it, "
-                                         "or it reaches beyond its allocation");
+               : dlx__fail(DLX_E_DEVICE, "%s: it reaches beyond its allocation", no);
 }
 
 const struct dlx_gpu_api dlx__hip_api = {

@@ -106,17 +106,25 @@ void dlx__hip_unlock(void)
     (void)pthread_mutex_unlock(&lock);
 }
 
-int dlx__hip_enter(const struct dlx_hip *hip, int32_t device, int *ret_before)
+int dlx__hip_enter(const struct dlx_hip *hip, int32_t device, struct dlx_hip_scope *ret_before)
 {
-    hipError_t error = hip->hipGetDevice(ret_before);
+    hipError_t error = hip->hipGetDevice(&ret_before->device);
     if (error == hipSuccess)
         error = hip->hipSetDevice(device);
     if (error != hipSuccess)
         return dlx__hip_fail(hip, error, "cannot use HIP device %d", device);
-    return 0;
+    /* What may disturb a capture is refused in any mode but this one. */
+    ret_before->mode = hipStreamCaptureModeRelaxed;
+    error = hip->hipThreadExchangeStreamCaptureMode(&ret_before->mode);
+    if (error == hipSuccess)
+        return 0;
+    (void)hip->hipSetDevice(ret_before->device);
+    return dlx__hip_fail(hip, error, "hipThreadExchangeStreamCaptureMode");
 }
 
-void dlx__hip_leave(const struct dlx_hip *hip, int before)
+void dlx__hip_leave(const struct dlx_hip *hip, const struct dlx_hip_scope *before)
 {
-    (void)hip->hipSetDevice(before);
+    hipStreamCaptureMode mode = before->mode;
+    (void)hip->hipThreadExchangeStreamCaptureMode(&mode);
+    (void)hip->hipSetDevice(before->device);
 }

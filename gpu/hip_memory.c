@@ -14,27 +14,65 @@
 
 _Static_assert(sizeof(hipIpcMemHandle_t) == sizeof(((struct dlx_gpu_handle *)0)->token), "token");
 
+/* The runtime does not say before which memory it exports: here it refuses what is of a pool, or of
+ * hipMemCreate without a type of handle. */
+static int fail_export(const struct dlx_hip *hip, hipError_t error, const char *call)
+{
+    int r = dlx__hip_fail(hip, error, "%s", call);
+    switch (error) {
+    case hipErrorInvalidValue:
+    case hipErrorInvalidDevicePointer:
+    case hipErrorMapFailed:
+    case hipErrorInvalidHandle:
+    case hipErrorNotSupported:
+        return dlx__fail_prefix(DLX_E_DEVICE, "this memory cannot be shared between processes, as "
+                                              "that of pools and what was created without a type "
+                                              "of handle (`stage` copies it)");
+    default:
+        return r;
+    }
+}
+
 /* ---- hip_ipc ------------------------------------------------------------------------------- */
 
 static int export_ipc(const struct dlx_gpu_memory *memory, struct dlx_gpu_handle *ret)
 {
     const struct dlx_hip *hip;
     hipIpcMemHandle_t ipc;
-    int before, r = dlx__hip(&hip);
+    struct dlx_hip_scope before;
+    int r = dlx__hip(&hip);
     if (r < 0)
         return r;
     dlx__hip_lock();
     r = dlx__hip_enter(hip, memory->device, &before);
     if (r == 0) {
         hipError_t error = hip->hipIpcGetMemHandle(&ipc, memory->base);
-        dlx__hip_leave(hip, before);
+        dlx__hip_leave(hip, &before);
         if (error != hipSuccess)
-            r = dlx__hip_fail(hip, error, "hipIpcGetMemHandle");
+            r = fail_export(hip, error, "hipIpcGetMemHandle");
         else
             memcpy(ret->token, &ipc, sizeof ipc);
     }
     dlx__hip_unlock();
     return r;
+}
+
+/* If the runtime says how many bytes the memory has, they are as many as its publisher says. */
+static int hip_memory_check_size(const struct dlx_hip *hip, const void *base, uint64_t size)
+{
+    hipPointer_attribute which[] = {HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                    HIP_POINTER_ATTRIBUTE_RANGE_SIZE};
+    uint64_t at = (uintptr_t)base, start = 0, range = 0;
+    void *data[] = {&start, &range};
+    hipError_t error = hip->hipDrvPointerGetAttributes(DLX_ARRAY_SIZE(which), which, data,
+                                                       (hipDeviceptr_t)(uintptr_t)base);
+    if (error != hipSuccess)
+        return dlx__hip_fail(hip, error, "hipDrvPointerGetAttributes");
+    uint64_t left = at >= start && at - start < range ? range - (at - start) : 0;
+    if (range != 0 && left < size)
+        return dlx__fail(DLX_E_PROTOCOL, "the publisher says %llu bytes, and there are %llu",
+                         (unsigned long long)size, (unsigned long long)left);
+    return 0;
 }
 
 static int open_ipc(const struct dlx_gpu_handle *handle, int32_t home, int32_t device,
@@ -44,7 +82,8 @@ static int open_ipc(const struct dlx_gpu_handle *handle, int32_t home, int32_t d
     hipIpcMemHandle_t ipc;
     void *base;
     (void)home, (void)access;
-    int before, r = dlx__hip(&hip);
+    struct dlx_hip_scope before;
+    int r = dlx__hip(&hip);
     if (r < 0)
         return r;
     memcpy(&ipc, handle->token, sizeof ipc);
@@ -52,12 +91,15 @@ static int open_ipc(const struct dlx_gpu_handle *handle, int32_t home, int32_t d
     r = dlx__hip_enter(hip, device, &before);
     if (r == 0) {
         hipError_t error = hip->hipIpcOpenMemHandle(&base, ipc, hipIpcMemLazyEnablePeerAccess);
-        dlx__hip_leave(hip, before);
-        if (error != hipSuccess)
-            r = dlx__hip_fail(hip, error, "hipIpcOpenMemHandle on HIP device %d", device);
-        else
+        r = error == hipSuccess
+                ? hip_memory_check_size(hip, base, handle->size)
+                : dlx__hip_fail(hip, error, "hipIpcOpenMemHandle on HIP device %d", device);
+        if (error == hipSuccess && r < 0)
+            (void)hip->hipIpcCloseMemHandle(base);
+        else if (r == 0)
             *ret = (struct dlx_gpu_memory){
                 .ops = &dlx__hip_ipc_ops, .device = device, .base = base, .size = handle->size};
+        dlx__hip_leave(hip, &before);
     }
     dlx__hip_unlock();
     return r;
@@ -66,11 +108,11 @@ static int open_ipc(const struct dlx_gpu_handle *handle, int32_t home, int32_t d
 static void close_ipc(struct dlx_gpu_memory *memory)
 {
     const struct dlx_hip *hip;
-    int before;
+    struct dlx_hip_scope before;
     dlx__hip_lock();
     if (dlx__hip(&hip) == 0 && dlx__hip_enter(hip, memory->device, &before) == 0) {
         (void)hip->hipIpcCloseMemHandle(memory->base);
-        dlx__hip_leave(hip, before);
+        dlx__hip_leave(hip, &before);
     }
     dlx__hip_unlock();
     *memory = (struct dlx_gpu_memory){0};
@@ -150,7 +192,8 @@ static int clear_vmm(struct dlx_gpu_memory *memory)
 {
     const struct dlx_hip *hip;
     hipStream_t stream;
-    int before, r = dlx__hip(&hip);
+    struct dlx_hip_scope before;
+    int r = dlx__hip(&hip);
     if (r < 0)
         return r;
     dlx__hip_lock();
@@ -159,11 +202,15 @@ static int clear_vmm(struct dlx_gpu_memory *memory)
         hipError_t error = hip->hipStreamCreateWithFlags(&stream, hipStreamNonBlocking);
         if (error == hipSuccess) {
             error = hip->hipMemsetD32Async(memory->base, 0, memory->size / 4, stream);
-            if (error == hipSuccess)
+            bool is_queued = error == hipSuccess;
+            if (is_queued)
                 error = hip->hipStreamSynchronize(stream);
+            /* It may still run, and the memory is unmapped next. */
+            if (is_queued && error != hipSuccess)
+                (void)hip->hipStreamSynchronize(stream);
             (void)hip->hipStreamDestroy(stream);
         }
-        dlx__hip_leave(hip, before);
+        dlx__hip_leave(hip, &before);
         if (error != hipSuccess)
             r = dlx__hip_fail(hip, error, "cannot clear memory of HIP device %d", memory->device);
     }
@@ -205,21 +252,17 @@ static int hip_memory_create(const struct dlx_hip *hip, int32_t device, uint64_t
 }
 
 /* The caller holds the lock. */
-static int export_piece(const struct dlx_hip *hip, const struct dlx_gpu_piece *piece,
-                        struct dlx_gpu_handle *ret)
+static hipError_t export_piece(const struct dlx_hip *hip, const struct dlx_gpu_piece *piece,
+                               struct dlx_gpu_chunk *ret)
 {
-    int fd = -1, r = dlx__gpu_handle_reserve(ret, 1);
-    if (r < 0)
-        return r;
+    int fd = -1;
     hipError_t error = hip->hipMemExportToShareableHandle(
         &fd, (hipMemGenericAllocationHandle_t)(uintptr_t)piece->identity, FD_HANDLE, 0);
-    if (error != hipSuccess) {
-        dlx__gpu_handle_deinit(ret);
-        return dlx__hip_fail(hip, error, "hipMemExportToShareableHandle");
+    if (error == hipSuccess) {
+        (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+        *ret = (struct dlx_gpu_chunk){.size = piece->size, .fd = fd};
     }
-    (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
-    ret->chunks[0] = (struct dlx_gpu_chunk){.size = piece->size, .fd = fd};
-    return 0;
+    return error;
 }
 
 /* The descriptor keeps the memory. */
@@ -229,17 +272,23 @@ static int create_vmm(int32_t device, uint64_t size, struct dlx_gpu_handle *ret)
     struct dlx_gpu_piece piece = {0};
     struct dlx_gpu_handle handle = {.kind = DLX_GPU_HIP_VMM};
     int r = dlx__hip(&hip);
+    if (r == 0)
+        r = dlx__gpu_handle_reserve(&handle, 1);
     if (r < 0)
         return r;
     dlx__hip_lock();
     r = hip_memory_create(hip, device, size, &piece);
     if (r == 0) {
-        r = export_piece(hip, &piece, &handle);
+        hipError_t error = export_piece(hip, &piece, &handle.chunks[0]);
+        if (error != hipSuccess)
+            r = dlx__hip_fail(hip, error, "hipMemExportToShareableHandle");
         (void)hip->hipMemRelease((hipMemGenericAllocationHandle_t)(uintptr_t)piece.identity);
     }
     dlx__hip_unlock();
-    if (r < 0)
+    if (r < 0) {
+        dlx__gpu_handle_deinit(&handle);
         return r;
+    }
     handle.size = piece.size;
     handle.n_received = handle.n_chunks;
     *ret = handle;
@@ -250,12 +299,17 @@ static int export_vmm(const struct dlx_gpu_memory *memory, struct dlx_gpu_handle
 {
     const struct dlx_hip *hip;
     int r = dlx__hip(&hip);
+    if (r == 0)
+        r = dlx__gpu_handle_reserve(ret, 1);
     if (r < 0)
         return r;
     dlx__hip_lock();
-    r = export_piece(hip, &memory->pieces[0], ret);
+    hipError_t error = export_piece(hip, &memory->pieces[0], &ret->chunks[0]);
     dlx__hip_unlock();
-    return r;
+    if (error == hipSuccess)
+        return 0;
+    dlx__gpu_handle_deinit(ret);
+    return fail_export(hip, error, "hipMemExportToShareableHandle");
 }
 
 static int open_vmm(const struct dlx_gpu_handle *handle, int32_t home, int32_t device,

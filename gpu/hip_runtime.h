@@ -42,6 +42,7 @@
     X(hipStreamCreateWithFlags)                                                                    \
     X(hipStreamSynchronize)                                                                        \
     X(hipStreamIsCapturing)                                                                        \
+    X(hipThreadExchangeStreamCaptureMode)                                                          \
     X(hipDeviceSynchronize)                                                                        \
     X(hipStreamDestroy)                                                                            \
     X(hipMemcpyDtoDAsync)                                                                          \
@@ -67,9 +68,16 @@ int dlx__hip_fail(const struct dlx_hip *hip, hipError_t error, const char *fmt, 
 void dlx__hip_lock(void);
 void dlx__hip_unlock(void);
 
-/* Make a device current for a few calls; dlx__hip_leave() restores the one that was. */
-int dlx__hip_enter(const struct dlx_hip *hip, int32_t device, int *ret_before);
-void dlx__hip_leave(const struct dlx_hip *hip, int before);
+/* What a thread had before dlx__hip_enter(). */
+struct dlx_hip_scope {
+    int device;
+    hipStreamCaptureMode mode;
+};
+
+/* Make a device current for a few calls, which leave streams that are being captured alone. Then
+ * dlx__hip_leave() restores what was. */
+int dlx__hip_enter(const struct dlx_hip *hip, int32_t device, struct dlx_hip_scope *ret_before);
+void dlx__hip_leave(const struct dlx_hip *hip, const struct dlx_hip_scope *before);
 
 /* gpu/hip_wait.c */
 int dlx__hip_wait_stream(int32_t device, void *stream);

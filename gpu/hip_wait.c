@@ -15,36 +15,57 @@ static int check_stream(const struct dlx_hip *hip, hipStream_t stream)
     return error == hipSuccess ? 0 : dlx__hip_fail(hip, error, "cannot look at a HIP stream");
 }
 
-/* What is copied, if any, and then everything on the stream. */
-static int copy_and_wait(int32_t device, void *to, const void *from, uint64_t size, void *stream)
+static int hip_wait_sync(const struct dlx_hip *hip, hipStream_t stream)
 {
-    const struct dlx_hip *hip;
-    hipError_t error = hipSuccess;
-    int before = 0, r = dlx__hip(&hip);
-    if (r == 0)
-        r = dlx__hip_enter(hip, device, &before);
-    if (r < 0)
-        return r;
-    r = check_stream(hip, stream);
-    if (r == 0 && size > 0)
-        error = hip->hipMemcpyDtoDAsync(to, (void *)(uintptr_t)from, size, stream);
-    if (r == 0 && error == hipSuccess)
-        error = hip->hipStreamSynchronize(stream);
-    dlx__hip_leave(hip, before);
-    if (r == 0 && error != hipSuccess)
-        r = dlx__hip_fail(
-            hip, error, size > 0 ? "cannot copy on a HIP stream" : "cannot wait for a HIP stream");
-    return r;
+    int r = check_stream(hip, stream);
+    hipError_t error = r == 0 ? hip->hipStreamSynchronize(stream) : hipSuccess;
+    return error == hipSuccess ? r : dlx__hip_fail(hip, error, "cannot wait for a HIP stream");
 }
 
 int dlx__hip_wait_stream(int32_t device, void *stream)
 {
-    return copy_and_wait(device, NULL, NULL, 0, stream);
+    const struct dlx_hip *hip;
+    struct dlx_hip_scope before;
+    int r = dlx__hip(&hip);
+    if (r == 0)
+        r = dlx__hip_enter(hip, device, &before);
+    if (r < 0)
+        return r;
+    r = hip_wait_sync(hip, stream);
+    dlx__hip_leave(hip, &before);
+    return r;
 }
 
+/* On a stream of the current device that neither waits for others nor delays them. */
+static int copy_now(const struct dlx_hip *hip, void *to, const void *from, uint64_t size)
+{
+    hipStream_t stream;
+    hipError_t error = hip->hipStreamCreateWithFlags(&stream, hipStreamNonBlocking);
+    if (error == hipSuccess) {
+        error = hip->hipMemcpyDtoDAsync(to, (void *)(uintptr_t)from, size, stream);
+        if (error == hipSuccess)
+            error = hip->hipStreamSynchronize(stream);
+        (void)hip->hipStreamDestroy(stream);
+    }
+    return error == hipSuccess ? 0 : dlx__hip_fail(hip, error, "cannot copy on a HIP device");
+}
+
+/* The stream may be one of another device, which may not reach the memory, and runtimes of version
+ * 5.2 do not say whose it is: so it is waited for before. */
 int dlx__hip_copy(int32_t device, void *to, const void *from, uint64_t size, void *stream)
 {
-    return copy_and_wait(device, to, from, size, stream);
+    const struct dlx_hip *hip;
+    struct dlx_hip_scope before;
+    int r = dlx__hip(&hip);
+    if (r == 0)
+        r = dlx__hip_enter(hip, device, &before);
+    if (r < 0)
+        return r;
+    r = hip_wait_sync(hip, stream);
+    if (r == 0)
+        r = copy_now(hip, to, from, size);
+    dlx__hip_leave(hip, &before);
+    return r;
 }
 
 /* HIP does not say which errors end the context. These have the numbers of those of which CUDA says
@@ -67,13 +88,14 @@ static bool hip_wait_is_end(hipError_t error)
 int dlx__hip_wait_work(const struct dlx_gpu_work *work)
 {
     const struct dlx_hip *hip;
-    int before = 0, r = dlx__hip(&hip);
+    struct dlx_hip_scope before;
+    int r = dlx__hip(&hip);
     if (r == 0)
         r = dlx__hip_enter(hip, work->device, &before);
     if (r < 0)
         return r;
     hipError_t error = hip->hipDeviceSynchronize();
-    dlx__hip_leave(hip, before);
+    dlx__hip_leave(hip, &before);
     if (error == hipSuccess)
         return 0;
     r = dlx__hip_fail(hip, error, "cannot wait for HIP device %d", work->device);

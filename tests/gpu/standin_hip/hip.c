@@ -295,6 +295,12 @@ hipError_t hipStreamIsCapturing(hipStream_t stream, hipStreamCaptureStatus *ret)
     IN_CONTEXT(cuStreamIsCapturing((CUstream)stream, (CUstreamCaptureStatus *)ret));
 }
 
+/* Modes have the same numbers. */
+hipError_t hipThreadExchangeStreamCaptureMode(hipStreamCaptureMode *mode)
+{
+    return error_of(cuThreadExchangeStreamCaptureMode((CUstreamCaptureMode *)mode));
+}
+
 hipError_t hipMemcpyDtoDAsync(hipDeviceptr_t to, hipDeviceptr_t from, size_t size,
                               hipStream_t stream)
 {
