@@ -26,10 +26,12 @@ ACTOR_BIN := $(BUILD)/tests/actor/actor
 POSIX_TESTS := $(filter-out e2e_memory e2e_debug e2e_hostile_uid e2e_hostile_memory, \
     $(basename $(notdir $(wildcard tests/*/e2e_*.c))))
 
-# Stories about GPUs that are told of HIP's backend, too; not under sanitizers, since the scan of
-# LeakSanitizer crashes there, and why is not known.
-HIP_TESTS := $(if $(SAN),,$(if $(HIP_STANDIN),e2e_gpu e2e_gpu_alloc e2e_gpu_deaths e2e_gpu_imports \
-    e2e_gpu_keep e2e_gpu_peers test_keeper))
+# Stories about GPUs that are told of HIP's backend, too: of all programs that call a backend but
+# test_standin*, which are about the stand-in.
+HIP_TESTS := $(if $(HIP_STANDIN),e2e_gpu e2e_gpu_alloc e2e_gpu_containers e2e_gpu_contexts \
+    e2e_gpu_deaths e2e_gpu_gates e2e_gpu_imports e2e_gpu_keep e2e_gpu_keep_users e2e_gpu_library \
+    e2e_gpu_order e2e_gpu_peers e2e_gpu_pin e2e_gpu_refusals e2e_gpu_release e2e_gpu_retain \
+    e2e_gpu_stage e2e_gpu_stream test_gpu_memory test_gpu_share test_keeper)
 
 .PHONY: check golden check-build check-programs standin check-gpu check-gpu-programs \
     check-gpu-archive fault-programs soak-programs hostile-programs fuzz-programs

@@ -49,7 +49,7 @@ GPU_LOOP_TEST(a_tensor_is_on_the_device_aligned_and_cleared_at_first, 0, 2, DLX_
 }
 
 GPU_TEST(a_set_waits_for_the_default_stream_of_each_of_its_devices,
-         DLX_TEST_GPU_TWO | DLX_TEST_GPU_CUDA)
+         DLX_TEST_GPU_TWO | DLX_TEST_GPU_EVENTS)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     int64_t n = N;
@@ -330,7 +330,7 @@ GPU_TEST(a_view_of_it_is_published_and_what_was_moved_out_is_refused, 0)
 }
 
 /* More chunks than one message of a socket carries descriptors. */
-GPU_TEST(a_tensor_across_an_expandable_segment_is_taken, DLX_TEST_GPU_CUDA)
+GPU_TEST(a_tensor_across_an_expandable_segment_is_taken, DLX_TEST_GPU_CHUNKS)
 {
     enum { CHUNKS = 260 };
     static struct dlx_test_gpu_segment segment;
@@ -352,7 +352,7 @@ GPU_TEST(a_tensor_across_an_expandable_segment_is_taken, DLX_TEST_GPU_CUDA)
     dlx_test_gpu_segment_free(&segment);
 }
 
-GPU_TEST(a_tensor_of_a_pool_is_taken, DLX_TEST_GPU_CUDA)
+GPU_TEST(a_tensor_of_a_pool_is_taken, DLX_TEST_GPU_POOLS)
 {
     CUmemoryPool pool;
     auto_gpu_end x = dlx_test_gpu_publish_to(dlx_test_gpu_expect_sevens, NULL);
@@ -381,7 +381,7 @@ static void expect_sevens_of_two_topics(int sock)
     dlx_test_gpu_check_count(STANDIN_POOL_IMPORTS, 0);
 }
 
-GPU_TEST(a_tensor_of_a_pool_is_taken_from_two_topics, DLX_TEST_GPU_CUDA)
+GPU_TEST(a_tensor_of_a_pool_is_taken_from_two_topics, DLX_TEST_GPU_POOLS)
 {
     CUmemoryPool pool;
     struct dlx_publisher *other;

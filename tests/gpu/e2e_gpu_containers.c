@@ -220,7 +220,7 @@ static void be_advised(int sock)
     auto_gpu_end x = dlx_test_gpu_subscriber(NULL);
     DLManagedTensorVersioned *t;
     struct dlx_message *m = dlx_test_stream_next(x.s);
-    fails(dlx_message_tensor(m, 0, &t), DLX_E_SYSTEM, "cuda_ipc");
+    fails(dlx_message_tensor(m, 0, &t), DLX_E_SYSTEM, dlx__gpu_kind_text(dlx_test_gpu_ipc()));
     contains(dlx_errmsg(), "in another container");
     contains(dlx_errmsg(), "dlx_alloc()");
     dlx_message_unref(m);

@@ -14,7 +14,7 @@ static DLManagedTensorVersioned *alloc_on(struct dlx_publisher *p, int device)
 {
     int64_t n = N;
     DLManagedTensorVersioned *t;
-    struct dlx_tensor_spec spec = dlx_test_gpu_spec(&n, 1, (DLDevice){kDLCUDA, device});
+    struct dlx_tensor_spec spec = dlx_test_gpu_spec(&n, 1, dlx_test_gpu_device(device));
     ok(dlx_alloc(p, &spec, &t));
     return t;
 }
@@ -22,7 +22,8 @@ static DLManagedTensorVersioned *alloc_on(struct dlx_publisher *p, int device)
 /* ---- two GPUs ------------------------------------------------------------------------------ */
 
 /* 0: the first tensor is on the GPU of the stream; 1: on the other one; 2: none is. */
-GPU_LOOP_TEST(a_set_is_published_at_once_whichever_gpu_its_stream_is_of, 0, 3, DLX_TEST_GPU_TWO)
+GPU_LOOP_TEST(a_set_is_published_at_once_whichever_gpu_its_stream_is_of, 0, 3,
+              DLX_TEST_GPU_TWO | DLX_TEST_GPU_EVENTS)
 {
     auto_gpu_end x = dlx_test_gpu_both(NULL);
     (void)dlx_test_gpu_context(1); /* the other one works, too */
@@ -50,7 +51,8 @@ GPU_LOOP_TEST(a_set_is_published_at_once_whichever_gpu_its_stream_is_of, 0, 3, D
 }
 
 /* As a copy to the memory of the other GPU. */
-GPU_TEST(a_deleter_does_not_wait_for_a_stream_of_another_gpu, DLX_TEST_GPU_TWO)
+GPU_TEST(a_deleter_does_not_wait_for_a_stream_of_another_gpu,
+         DLX_TEST_GPU_TWO | DLX_TEST_GPU_EVENTS)
 {
     auto_gpu_end x = dlx_test_gpu_both(NULL);
     ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL, NULL));
@@ -103,7 +105,7 @@ static void end_both(struct dlx_test_gpu_end *x, CUcontext own)
     CU_OK(cu.cuCtxDestroy(own));
 }
 
-GPU_TEST(a_deleter_waits_for_the_context_of_its_thread, 0)
+GPU_TEST(a_deleter_waits_for_the_context_of_its_thread, DLX_TEST_GPU_CONTEXTS)
 {
     CUcontext own;
     CUstream stream;
@@ -119,7 +121,7 @@ GPU_TEST(a_deleter_waits_for_the_context_of_its_thread, 0)
 }
 
 /* Its events would end with the context, which nobody but the program can keep. */
-GPU_TEST(a_stream_of_a_context_that_is_not_primary_is_waited_for_and_counted, 0)
+GPU_TEST(a_stream_of_a_context_that_is_not_primary_is_waited_for_and_counted, DLX_TEST_GPU_CONTEXTS)
 {
     CUcontext own;
     CUstream stream;
@@ -142,7 +144,7 @@ GPU_TEST(a_stream_of_a_context_that_is_not_primary_is_waited_for_and_counted, 0)
 }
 
 /* 0: what is published lies in memory of dlx_alloc(); 1: it is copied, as `stage` asks. */
-GPU_LOOP_TEST(the_default_stream_is_that_of_the_current_context, 0, 2, 0)
+GPU_LOOP_TEST(the_default_stream_is_that_of_the_current_context, 0, 2, DLX_TEST_GPU_CONTEXTS)
 {
     CUcontext own;
     CUstream stream;
@@ -162,7 +164,8 @@ GPU_LOOP_TEST(the_default_stream_is_that_of_the_current_context, 0, 2, 0)
     end_both(&x, own);
 }
 
-GPU_TEST(memory_of_a_deleted_tensor_is_used_again_after_the_work_of_the_current_context, 0)
+GPU_TEST(memory_of_a_deleted_tensor_is_used_again_after_the_work_of_the_current_context,
+         DLX_TEST_GPU_CONTEXTS)
 {
     CUcontext own;
     CUstream stream;
@@ -178,7 +181,7 @@ GPU_TEST(memory_of_a_deleted_tensor_is_used_again_after_the_work_of_the_current_
     end_both(&x, own);
 }
 
-GPU_TEST(dlx_cuda_free_waits_for_the_context_of_its_thread, 0)
+GPU_TEST(dlx_cuda_free_waits_for_the_context_of_its_thread, DLX_TEST_GPU_MALLOC)
 {
     CUcontext own;
     CUstream stream;

@@ -60,7 +60,7 @@ static bool opener_end(struct opener *opener)
     return waited;
 }
 
-GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
+GPU_TEST(a_stream_that_is_captured_is_refused_untouched, DLX_TEST_GPU_GATES)
 {
     auto_gpu_pair pair = dlx_test_gpu_pair_new();
     DLManagedTensorVersioned *t;
@@ -200,7 +200,8 @@ static void check_others_go_on(struct dlx_test_gpu_end *x, const char *why)
     dlx_test_gpu_wait_held(x->s, 0);
 }
 
-GPU_LOOP_TEST(other_streams_go_on_while_a_publisher_is_waited_for, ONE_QUEUE, LAZY + 1, 0)
+GPU_LOOP_TEST(other_streams_go_on_while_a_publisher_is_waited_for, ONE_QUEUE, LAZY + 1,
+              DLX_TEST_GPU_GATES)
 {
     set_environment(_i);
     auto_gpu_end x = dlx_test_gpu_subscribe_to(publish_until_told, NULL);
@@ -210,7 +211,7 @@ GPU_LOOP_TEST(other_streams_go_on_while_a_publisher_is_waited_for, ONE_QUEUE, LA
 
 /* The variable is set when 0: libdlx, 1: the program initialises the driver, and not any more when
  * a stream is to wait. In the second case a trial finds out. */
-GPU_LOOP_TEST(the_number_of_queues_is_that_which_the_driver_has_read, 0, 2, 0)
+GPU_LOOP_TEST(the_number_of_queues_is_that_which_the_driver_has_read, 0, 2, DLX_TEST_GPU_GATES)
 {
     const struct dlx_cuda *driver;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_until_told);
@@ -229,7 +230,8 @@ GPU_LOOP_TEST(the_number_of_queues_is_that_which_the_driver_has_read, 0, 2, 0)
 
 static const char *const numbers[] = {"2", "10", "many", ""};
 
-GPU_LOOP_TEST(streams_wait_where_there_are_several_queues, 0, (int)DLX_ARRAY_SIZE(numbers), 0)
+GPU_LOOP_TEST(streams_wait_where_there_are_several_queues, 0, (int)DLX_ARRAY_SIZE(numbers),
+              DLX_TEST_GPU_GATES)
 {
     ck_assert_int_eq(setenv("CUDA_DEVICE_MAX_CONNECTIONS", numbers[_i], 1), 0);
     auto_gpu_pair pair = dlx_test_gpu_pair_new();
@@ -237,7 +239,8 @@ GPU_LOOP_TEST(streams_wait_where_there_are_several_queues, 0, (int)DLX_ARRAY_SIZ
 }
 
 /* 1: and there is one hardware queue, of which it says nothing. */
-GPU_LOOP_TEST(streams_wait_where_the_program_says_that_its_kernels_are_loaded, 0, 2, 0)
+GPU_LOOP_TEST(streams_wait_where_the_program_says_that_its_kernels_are_loaded, 0, 2,
+              DLX_TEST_GPU_GATES)
 {
     struct opener opener;
     set_environment(LAZY);
@@ -258,7 +261,7 @@ GPU_LOOP_TEST(streams_wait_where_the_program_says_that_its_kernels_are_loaded, 0
 }
 
 /* No stream was named, so the deleter waits. */
-GPU_TEST(a_wait_for_a_gpu_counts_after_the_link_was_left, 0)
+GPU_TEST(a_wait_for_a_gpu_counts_after_the_link_was_left, DLX_TEST_GPU_EVENTS)
 {
     auto_gpu_pair pair = dlx_test_gpu_pair_new();
     DLManagedTensorVersioned *t;
@@ -277,7 +280,7 @@ static const char *const trial_calls[] = {"cuMemHostRegister", "cuMemHostGetDevi
 
 /* The calls of the trial fail. The library makes it once. */
 GPU_LOOP_TEST(where_streams_cannot_wait_the_cpu_does_and_that_is_counted, 0,
-              (int)DLX_ARRAY_SIZE(trial_calls), DLX_TEST_GPU_FAILURES)
+              (int)DLX_ARRAY_SIZE(trial_calls), DLX_TEST_GPU_FAILURES | DLX_TEST_GPU_GATES)
 {
     auto_gpu_pair pair = dlx_test_gpu_pair_new();
     ck_assert(take_waits(&pair, pair.to, trial_calls[_i]));
@@ -288,7 +291,7 @@ GPU_LOOP_TEST(where_streams_cannot_wait_the_cpu_does_and_that_is_counted, 0,
 }
 
 /* All other streams would wait, too. */
-GPU_LOOP_TEST(the_legacy_default_stream_does_not_wait, 0, 2, 0)
+GPU_LOOP_TEST(the_legacy_default_stream_does_not_wait, 0, 2, DLX_TEST_GPU_GATES)
 {
     auto_gpu_pair pair = dlx_test_gpu_pair_new();
     ck_assert(take_waits(&pair, _i == 0 ? NULL : CU_STREAM_LEGACY, NULL));
@@ -300,7 +303,7 @@ GPU_LOOP_TEST(the_legacy_default_stream_does_not_wait, 0, 2, 0)
 
 /* In turns, two streams wait anew each time. When all words are used the CPU waits; later they are
  * used again. */
-GPU_TEST(more_waits_than_there_are_words_are_left_to_the_cpu, 0)
+GPU_TEST(more_waits_than_there_are_words_are_left_to_the_cpu, DLX_TEST_GPU_GATES)
 {
     static DLManagedTensorVersioned *t[N_WORDS + 1];
     auto_gpu_pair pair = dlx_test_gpu_pair_new();
@@ -336,7 +339,8 @@ GPU_TEST(more_waits_than_there_are_words_are_left_to_the_cpu, 0)
 
 /* The stream of the trial never goes on, so whatever waits for all work on the device would never
  * end: the tensors are there before. */
-GPU_TEST(a_trial_that_does_not_end_is_given_up_and_made_once, DLX_TEST_GPU_FAILURES)
+GPU_TEST(a_trial_that_does_not_end_is_given_up_and_made_once,
+         DLX_TEST_GPU_FAILURES | DLX_TEST_GPU_GATES)
 {
     auto_gpu_pair pair = dlx_test_gpu_pair_new();
     DLManagedTensorVersioned *t[2];
@@ -368,7 +372,7 @@ static struct dlx_test_gpu_pair own;
 static DLManagedTensorVersioned *tensor;
 static struct dlx_message *message;
 
-GPU_TEST(a_call_of_the_driver_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
+GPU_TEST(a_call_of_the_driver_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES | DLX_TEST_GPU_GATES)
 {
     static const char *const calls[] = {
         "cuDeviceGet",      "cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxRetain",

@@ -566,8 +566,8 @@ GPU_TEST(another_publisher_or_link_is_refused, 0)
     dlx_test_stream_take(x.s, 1);
     uint64_t link = link_of(x.s)->id;
     fails(dlx__call_gpu_serve(other, x.p->id, PATIENCE, &sock), DLX_E_NOT_FOUND, "publisher");
-    fails(dlx__call_gpu_allocate(other, x.p->id, 1, 1, kDLCUDA, uuid, &memory), DLX_E_NOT_FOUND,
-          "publisher");
+    fails(dlx__call_gpu_allocate(other, x.p->id, 1, 1, dlx_test_gpu_type(), uuid, &memory),
+          DLX_E_NOT_FOUND, "publisher");
     fails(dlx__call_gpu_get(other, link, 0, 7, &memory, &sock), DLX_E_NOT_FOUND, "link");
     fails(dlx__call_gpu_get(x.c, link, 0, 0, &memory, &sock), DLX_E_INVALID, "allocation 0");
     ck_assert_int_eq(keeper_pid(), 0); /* no client needed it */
@@ -588,7 +588,7 @@ static void few_files(void *userdata)
 
 /* Descriptors that lie unread count for users: they may not keep the daemon from sending, nor
  * honest readers from being served. */
-GPU_TEST(readers_that_never_read_keep_nobody_out, DLX_TEST_GPU_CUDA)
+GPU_TEST(readers_that_never_read_keep_nobody_out, DLX_TEST_GPU_CHUNKS)
 {
     enum { READERS = 300 };
     static int socks[READERS];

@@ -230,7 +230,7 @@ GPU_TEST(a_program_that_uses_no_gpu_does_not_load_the_library, 0)
 static void alloc_on_gpu(struct end *x)
 {
     DLManagedTensorVersioned *t;
-    lib_ok(alloc_on(x, (DLDevice){kDLCUDA, 0}, &t));
+    lib_ok(alloc_on(x, dlx_test_gpu_device(0), &t));
     t->deleter(t);
 }
 
@@ -241,7 +241,7 @@ static void publish_on_gpu(struct end *x)
 
 static void subscribe_pinned(struct end *x)
 {
-    const struct dlx_subscribe_args args = {.size = sizeof args, .pin = {kDLCUDA, 0}};
+    const struct dlx_subscribe_args args = {.size = sizeof args, .pin = dlx_test_gpu_device(0)};
     struct dlx_subscription *s;
     lib_ok(lib.dlx_subscribe(x->c, TOPIC, &args, &s));
     lib.dlx_subscription_unref(s);
@@ -342,10 +342,10 @@ GPU_TEST(threads_load_the_library_at_the_same_time, 0)
 /* Calls that need a GPU fail with these words, and everything else works. */
 static void check_without(struct end *x, const char *words)
 {
-    const struct dlx_subscribe_args pinned = {.size = sizeof pinned, .pin = {kDLCUDA, 0}};
+    const struct dlx_subscribe_args pinned = {.size = sizeof pinned, .pin = dlx_test_gpu_device(0)};
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor(0, 1, N, 7);
     struct dlx_subscription *s;
-    lib_fails(alloc_on(x, (DLDevice){kDLCUDA, 0}, &t), DLX_E_DEVICE, words);
+    lib_fails(alloc_on(x, dlx_test_gpu_device(0), &t), DLX_E_DEVICE, words);
     lib_fails(lib.dlx_publish(x->p, t, NULL, NULL), DLX_E_DEVICE, words);
     contains(lib.dlx_errmsg(), "topic gpu/a: tensor 0: ");
     lib_fails(lib.dlx_publish(x->p, t, PUBLISH(.stage = true), NULL), DLX_E_DEVICE, words);

@@ -22,7 +22,7 @@ static CUstream publish_early(struct dlx_publisher *p, uint64_t work_ns, uint32_
     return stream;
 }
 
-GPU_TEST(publish_does_not_wait_and_a_reader_does, 0)
+GPU_TEST(publish_does_not_wait_and_a_reader_does, DLX_TEST_GPU_EVENTS)
 {
     auto_gpu_end x = dlx_test_gpu_publish_to(dlx_test_gpu_expect_sevens, NULL);
     CUstream stream = publish_early(x.p, WORK_NS, 7);
@@ -34,7 +34,7 @@ GPU_TEST(publish_does_not_wait_and_a_reader_does, 0)
 
 /* The message is there to be taken, and only its tensor is not ready: a caller that asks again gets
  * it. */
-GPU_TEST(a_tensor_that_is_not_ready_in_time_can_be_asked_for_again, 0)
+GPU_TEST(a_tensor_that_is_not_ready_in_time_can_be_asked_for_again, DLX_TEST_GPU_EVENTS)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     auto_client *c = NULL;
@@ -54,7 +54,8 @@ GPU_TEST(a_tensor_that_is_not_ready_in_time_can_be_asked_for_again, 0)
 
 /* An honest publisher does not drop the arena, which has the word that says whether the tensor is
  * ready. */
-GPU_TEST(the_arena_of_a_message_that_is_not_ready_stays_though_its_publisher_dropped_it, 0)
+GPU_TEST(the_arena_of_a_message_that_is_not_ready_stays_though_its_publisher_dropped_it,
+         DLX_TEST_GPU_EVENTS)
 {
     auto_gpu_end x = dlx_test_gpu_both(NULL);
     struct dlx_message *none;
@@ -76,7 +77,8 @@ GPU_TEST(the_arena_of_a_message_that_is_not_ready_stays_though_its_publisher_dro
 
 /* A publisher that keeps nothing behind publishes on while its GPU is busy. 0: tensors of
  * dlx_alloc(); 1: of another library. */
-GPU_LOOP_TEST(publishing_does_not_wait_for_messages_that_nobody_needs_any_more, 0, 2, 0)
+GPU_LOOP_TEST(publishing_does_not_wait_for_messages_that_nobody_needs_any_more, 0, 2,
+              DLX_TEST_GPU_EVENTS)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.depth = 1));
     DLManagedTensorVersioned *t[4];
@@ -110,7 +112,8 @@ static CUdeviceptr publish_two_early(struct dlx_publisher *p, CUstream stream)
 }
 
 /* More memory than that would be taken for each message that the GPU is behind. */
-GPU_TEST(memory_that_is_still_written_is_waited_for_and_counted_before_more_is_taken, 0)
+GPU_TEST(memory_that_is_still_written_is_waited_for_and_counted_before_more_is_taken,
+         DLX_TEST_GPU_EVENTS)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.depth = 1));
     CUstream stream = dlx_test_gpu_stream();
@@ -125,7 +128,8 @@ GPU_TEST(memory_that_is_still_written_is_waited_for_and_counted_before_more_is_t
 }
 
 /* As the GPU may itself wait for the caller. */
-GPU_TEST(memory_that_is_still_written_is_not_waited_for_longer_than_a_request_may_take, 0)
+GPU_TEST(memory_that_is_still_written_is_not_waited_for_longer_than_a_request_may_take,
+         DLX_TEST_GPU_EVENTS)
 {
     static struct dlx_test_gpu_gate gate;
     struct dlx_test_gpu_end x = {.c = NULL};
@@ -145,7 +149,8 @@ GPU_TEST(memory_that_is_still_written_is_not_waited_for_longer_than_a_request_ma
 }
 
 /* The time of the call is over at once, or when the memory is written. */
-GPU_LOOP_TEST(a_copy_waits_for_memory_that_is_still_written_as_long_as_its_call_may, 0, 2, 0)
+GPU_LOOP_TEST(a_copy_waits_for_memory_that_is_still_written_as_long_as_its_call_may, 0, 2,
+              DLX_TEST_GPU_EVENTS)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.depth = 1));
     CUmemoryPool pool;
@@ -188,7 +193,7 @@ GPU_TEST(publishing_does_not_wait_for_memory_that_a_dead_subscriber_could_read, 
     }
     dlx_test_gpu_check_count(STANDIN_MAPPINGS, 1);
     CU_FAILS(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
-    ck_assert_uint_eq(dlx_test_stream_stats(x.p).gpu_waits, 0);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).gpu_waits, dlx_test_gpu_stream_waits());
     if (dlx_test_gpu_is_standin())
         eventually(standin.standin_count(STANDIN_MAPPINGS) == 0);
 }
@@ -227,7 +232,7 @@ static void publish_and_stay(int sock)
     dlx_test_gpu_turn(sock);
 }
 
-GPU_TEST(a_reader_does_not_wait_for_a_publisher_that_was_killed, 0)
+GPU_TEST(a_reader_does_not_wait_for_a_publisher_that_was_killed, DLX_TEST_GPU_EVENTS)
 {
     auto_gpu_end x = dlx_test_gpu_subscribe_to(publish_and_stay, NULL);
     DLManagedTensorVersioned *t;
@@ -248,7 +253,7 @@ static void fail_while_published(int sock)
     dlx_test_gpu_turn(sock);
 }
 
-GPU_TEST(an_error_of_the_publisher_s_gpu_fails_what_waited_for_it, 0)
+GPU_TEST(an_error_of_the_publisher_s_gpu_fails_what_waited_for_it, DLX_TEST_GPU_EVENTS)
 {
     auto_gpu_end x = dlx_test_gpu_subscribe_to(fail_while_published, NULL);
     DLManagedTensorVersioned *t;

@@ -26,7 +26,7 @@ static void use_on_device_1(int sock)
     dlx_test_gpu_check(t, N, 7);
     ok(dlx_tensor_used_on(t, stream));
     t->deleter(t);
-    ck_assert_uint_eq(dlx_test_gpu_stats(&x).gpu_waits, dlx_test_gpu_is_hip() ? 1 : 0);
+    ck_assert_uint_eq(dlx_test_gpu_stats(&x).gpu_waits, dlx_test_gpu_stream_waits());
     ck_assert_uint_eq(dlx_test_gpu_stats(&x).gpu_errors, 0);
     dlx_test_gpu_check_no_context(0, 0);
 }

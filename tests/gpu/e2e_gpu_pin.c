@@ -13,7 +13,7 @@
 #define N(n) ((n)*MIB / 8) /* elements of dlx_test_stream_publish() */
 
 static const struct dlx_publisher_args one = {.size = sizeof one, .history = 1};
-static const struct dlx_subscribe_args pinned = {.size = sizeof pinned, .pin = {kDLCUDA, 0}};
+static struct dlx_subscribe_args pinned; /* by the setup: on the first GPU */
 
 /* The driver has to be able to pin what is mapped read-only: the stand-in is told to. */
 static void allow(bool may)
@@ -65,7 +65,7 @@ static void check_pinned(struct dlx_test_pair *x)
 static void check_nothing_left(void)
 {
     ck_assert_uint_eq(standin.standin_count(STANDIN_REGISTERED), 0);
-    ck_assert_uint_eq(standin.standin_count(STANDIN_CONTEXTS), 0);
+    dlx_test_gpu_check_count(STANDIN_CONTEXTS, 0);
 }
 
 /* A pair that leaves nothing registered. */
@@ -109,7 +109,14 @@ static void check_no_event(struct dlx_subscription *s)
     ck_assert_int_eq(dlx_subscription_next_event(s, &e), DLX_E_EMPTY);
 }
 
-#define PIN_TEST(name) GPU_TEST(name, DLX_TEST_GPU_COUNTS | DLX_TEST_GPU_CHOICE)
+/* Why memory that is mapped read-only is not pinned: CUDA is asked for a flag, HIP has none. */
+static const char *no_flag(void)
+{
+    return dlx_test_gpu_is_hip() ? "hipHostRegister" : "mapped read-only";
+}
+
+#define PIN_NEEDS      (DLX_TEST_GPU_COUNTS | DLX_TEST_GPU_CHOICE)
+#define PIN_TEST(name) GPU_TEST(name, PIN_NEEDS)
 
 PIN_TEST(each_arena_is_registered_once_and_unregistered_at_the_end)
 {
@@ -234,7 +241,7 @@ PIN_TEST(nothing_is_registered_unasked)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_subscribe_args old = {.size = offsetof(struct dlx_subscribe_args, pin),
-                                     .pin = {kDLCUDA, 0}}; /* a caller of before */
+                                     .pin = pinned.pin}; /* a caller of before */
     struct dlx_subscription *s = dlx_test_stream_subscribe(x.c, "test/a", &old);
     pass(&x, N(1), 1);
     ck_assert_uint_eq(
@@ -246,7 +253,7 @@ PIN_TEST(nothing_is_registered_unasked)
 
 PIN_TEST(only_the_named_device_gets_a_context)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&one, SUBSCRIBE(.pin = {kDLCUDA, 1}));
+    struct dlx_test_pair x = dlx_test_pair_make(&one, SUBSCRIBE(.pin = dlx_test_gpu_device(1)));
     pass(&x, N(1), 1);
     check_pinned(&x);
     check_no_current_context();
@@ -278,8 +285,9 @@ PIN_TEST(without_read_only_registration_messages_come_unpinned_and_that_is_said_
     ck_assert_uint_eq(stats_of(&x).pinned_bytes, 0);
     ck_assert_uint_gt(stats_of(&x).pin_failures, 1);
     ck_assert_uint_eq(stats_of(&x).lost, 0);
-    ck_assert_uint_eq(standin.standin_calls("cuMemHostRegister"), 0);
-    check_unpinned(x.s, "mapped read-only");
+    if (!dlx_test_gpu_is_hip())
+        ck_assert_uint_eq(standin.standin_calls("cuMemHostRegister"), 0);
+    check_unpinned(x.s, no_flag());
     check_no_event(x.s);
 }
 
@@ -291,10 +299,10 @@ PIN_TEST(unpinned_memory_is_told_after_its_publisher_has_joined)
     dlx_test_stream_publish(x.p, N(1), 1);
     ok(dlx_subscribe(x.c, "test/a", &pinned, &x.s));
     ck_assert_uint_eq(stats_of(&x).pin_failures, 1);
-    check_unpinned(x.s, "mapped read-only");
+    check_unpinned(x.s, no_flag());
 }
 
-PIN_TEST(a_device_with_the_page_tables_of_the_cpu_needs_no_flag)
+GPU_TEST(a_device_with_the_page_tables_of_the_cpu_needs_no_flag, PIN_NEEDS | DLX_TEST_GPU_FLAGS)
 {
     allow(false);
     standin.standin_set_attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
@@ -316,7 +324,7 @@ PIN_TEST(an_arena_that_cannot_be_registered_is_read_and_the_others_are_registere
     auto_message *later = take_passed(&x, N(14), 3);
     ck_assert_uint_gt(stats_of(&x).pinned_bytes, before);
     ck_assert_uint_eq(stats_of(&x).pin_failures, 1);
-    check_unpinned(x.s, "cuMemHostRegister: CUDA_ERROR_OUT_OF_MEMORY");
+    check_unpinned(x.s, "HostRegister: CUDA_ERROR_OUT_OF_MEMORY");
 }
 
 /* The driver would take for it what is mapped there next. */
@@ -382,17 +390,18 @@ PIN_TEST(no_failing_call_of_the_driver_costs_a_message)
     for (size_t i = 0; i < DLX_ARRAY_SIZE(makers); i++)
         for (uint64_t k = 1; try_failing(makers[i], k, &n_refused, &n_failures); k++)
             n_tries++;
-    ck_assert_uint_ge(n_refused, 3);
-    ck_assert_uint_ge(n_failures, 5);
+    /* HIP's runtime makes no call of the driver to see that a device is there. */
+    ck_assert_uint_ge(n_refused, dlx_test_gpu_is_hip() ? 0 : 3);
+    ck_assert_uint_ge(n_failures, dlx_test_gpu_is_hip() ? 2 : 5);
     ck_assert_uint_eq(n_refused + n_failures, n_tries);
 }
 
 PIN_TEST(a_device_that_cannot_be_had_is_refused)
 {
-    struct dlx_subscribe_args args = {.size = sizeof args, .pin = {kDLCUDA, 99}};
+    struct dlx_subscribe_args args = {.size = sizeof args, .pin = dlx_test_gpu_device(99)};
     struct dlx_subscription *s = NULL;
     auto_pinned x = dlx_test_pair_make(&one, NULL);
-    fails(dlx_subscribe(x.c, "test/a", &args, &s), DLX_E_DEVICE, "no CUDA device 99");
+    fails(dlx_subscribe(x.c, "test/a", &args, &s), DLX_E_DEVICE, "device 99");
     fails(dlx_subscribe(x.c, "test/a", &args, &s), DLX_E_DEVICE, "test/a");
     args.pin = (DLDevice){kDLCPU, 0};
     fails(dlx_subscribe(x.c, "test/a", &args, &s), DLX_E_DEVICE, "device type 1 is no GPU");
@@ -424,6 +433,7 @@ PIN_TEST(a_forked_child_unregisters_nothing)
 
 static void setup(void)
 {
+    pinned = (struct dlx_subscribe_args){.size = sizeof pinned, .pin = dlx_test_gpu_device(0)};
     allow(true);
 }
 

@@ -39,7 +39,7 @@ static uint64_t n_waits(const struct dlx_test_gpu_end *x)
     return stats.gpu_waits;
 }
 
-GPU_TEST(a_deleter_returns_while_work_on_its_streams_goes_on, 0)
+GPU_TEST(a_deleter_returns_while_work_on_its_streams_goes_on, DLX_TEST_GPU_EVENTS)
 {
     dlx_test_gpu_variant = 1;
     auto_gpu_end x = dlx_test_gpu_subscribe_to(publish_some, NULL);
@@ -73,11 +73,11 @@ GPU_TEST(a_tensor_whose_work_is_done_is_released_at_once, 0)
     t->deleter(t);
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.n_held, 0);
-    ck_assert_uint_eq(stats.gpu_waits, 0);
+    ck_assert_uint_eq(stats.gpu_waits, dlx_test_gpu_stream_waits());
 }
 
 /* The memory is its publisher's again when the stream is done with it, and not before. */
-GPU_TEST(memory_is_not_used_again_while_a_stream_uses_it, 0)
+GPU_TEST(memory_is_not_used_again_while_a_stream_uses_it, DLX_TEST_GPU_EVENTS)
 {
     auto_gpu_end x = dlx_test_gpu_both(NULL);
     CUstream stream = dlx_test_gpu_stream();
@@ -97,7 +97,7 @@ GPU_TEST(memory_is_not_used_again_while_a_stream_uses_it, 0)
 }
 
 /* A subscriber that runs ahead of its GPU waits in dlx_take(), if it may. */
-GPU_TEST(a_take_waits_for_room_that_a_stream_will_make, 0)
+GPU_TEST(a_take_waits_for_room_that_a_stream_will_make, DLX_TEST_GPU_EVENTS)
 {
     dlx_test_gpu_variant = 2;
     auto_gpu_end x = dlx_test_gpu_subscribe_to(publish_some, SUBSCRIBE(.max_held = 1));
@@ -136,7 +136,7 @@ GPU_LOOP_TEST(a_subscription_ends_when_the_work_is_done, 0, 2, 0)
 }
 
 /* The publisher has left: the release is the last that refers to the link. */
-GPU_TEST(a_release_ends_the_link_of_a_publisher_that_has_left, 0)
+GPU_TEST(a_release_ends_the_link_of_a_publisher_that_has_left, DLX_TEST_GPU_EVENTS)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
     struct dlx_message *m;
@@ -165,7 +165,7 @@ static struct dlx_test_gpu_end take_many(DLManagedTensorVersioned **ret, int n)
     return x;
 }
 
-GPU_TEST(a_release_does_not_wait_for_the_streams_of_others, 0)
+GPU_TEST(a_release_does_not_wait_for_the_streams_of_others, DLX_TEST_GPU_EVENTS)
 {
     DLManagedTensorVersioned *t[4];
     auto_gpu_end x = take_many(t, 4);
@@ -186,7 +186,7 @@ GPU_TEST(a_release_does_not_wait_for_the_streams_of_others, 0)
 }
 
 /* Some releases share a thread. The last ones end first. */
-GPU_TEST(releases_on_more_streams_than_there_are_threads_all_end, 0)
+GPU_TEST(releases_on_more_streams_than_there_are_threads_all_end, DLX_TEST_GPU_EVENTS)
 {
     enum { N_STREAMS = 12 };
     static struct dlx_test_gpu_gate gates[N_STREAMS];
@@ -209,15 +209,13 @@ GPU_TEST(releases_on_more_streams_than_there_are_threads_all_end, 0)
 #define N_PINNED INT64_C(4096)
 #define PINNED   ((size_t)N_PINNED * sizeof(int64_t))
 
-static const struct dlx_subscribe_args pinned = {.size = sizeof pinned, .pin = {kDLCUDA, 0}};
-
 /* A message of 4096 numbers from `value` on. The driver may refuse to pin: then no copy waits. */
 static struct dlx_test_pair pinned_pair(int64_t value, struct dlx_message **ret)
 {
     if (dlx_test_gpu_is_standin())
         standin.standin_set_attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 1);
     (void)dlx_test_gpu_context(0);
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, &pinned);
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, SUBSCRIBE(.pin = dlx_test_gpu_device(0)));
     dlx_test_stream_publish(x.p, N_PINNED, value);
     ok(dlx_take(x.s, PATIENCE, ret));
     return x;
@@ -236,7 +234,7 @@ static const void *pass_another(struct dlx_test_pair *x)
     return dlx_message_tensor_peek(m, 0)->data;
 }
 
-GPU_TEST(pinned_memory_is_not_written_again_before_a_copy_from_it_is_done, 0)
+GPU_TEST(pinned_memory_is_not_written_again_before_a_copy_from_it_is_done, DLX_TEST_GPU_EVENTS)
 {
     struct dlx_message *m;
     DLManagedTensorVersioned *t;
@@ -319,12 +317,12 @@ GPU_LOOP_TEST(memory_that_other_streams_do_not_use_is_released_without_them, 0, 
     dlx_test_gpu_gate_shut(&gate, busy);
     t->deleter(t);
     ck_assert_uint_eq(pinned_stats(&x).n_held, 0);
-    ck_assert_uint_eq(pinned_stats(&x).gpu_waits, 0);
+    ck_assert_uint_eq(pinned_stats(&x).gpu_waits, _i == 0 ? dlx_test_gpu_stream_waits() : 0);
     dlx_test_gpu_gate_open(&gate);
 }
 
 /* A set on the CPU; two streams use its first tensor, none its second. */
-GPU_TEST(a_set_in_pinned_memory_is_released_when_all_its_streams_are_done, 0)
+GPU_TEST(a_set_in_pinned_memory_is_released_when_all_its_streams_are_done, DLX_TEST_GPU_EVENTS)
 {
     struct dlx_message *m;
     auto_pair x = pinned_pair(5, &m);
@@ -362,7 +360,7 @@ GPU_TEST(memory_that_is_not_pinned_is_used_on_no_stream, 0)
 }
 
 /* One release is under way, and another one would be: the child leaves both to its parent. */
-GPU_TEST(a_forked_child_releases_nothing_and_its_parent_still_does, 0)
+GPU_TEST(a_forked_child_releases_nothing_and_its_parent_still_does, DLX_TEST_GPU_EVENTS)
 {
     DLManagedTensorVersioned *t[2];
     auto_gpu_end x = take_many(t, 2);
@@ -408,7 +406,8 @@ static int use_and_release(void)
 }
 
 /* The release of memory of this process needs no call but those for its events. */
-GPU_TEST(a_release_that_gets_no_event_waits_and_is_counted, DLX_TEST_GPU_FAILURES)
+GPU_TEST(a_release_that_gets_no_event_waits_and_is_counted,
+         DLX_TEST_GPU_FAILURES | DLX_TEST_GPU_EVENTS)
 {
     static const char *const calls[] = {"cuEventCreate", "cuEventRecord",
                                         "cuDevicePrimaryCtxRetain", "cuStreamIsCapturing",
@@ -480,10 +479,37 @@ static void lose_context_while_releasing(int sock)
 }
 
 GPU_LOOP_TEST(an_error_of_the_gpu_releases_and_is_counted, 0, (int)DLX_ARRAY_SIZE(ends),
-              DLX_TEST_GPU_FAILURES)
+              DLX_TEST_GPU_FAILURES | DLX_TEST_GPU_EVENTS)
 {
     dlx_test_gpu_variant = _i;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(lose_context_while_releasing);
+    dlx_test_gpu_await(peer.sock);
+    dlx_test_gpu_kill(&peer); /* what its context lost is not to be looked for */
+}
+
+/* Those that CUDA and HIP have: gpu/hip_wait.c. */
+static const CUresult ends_of_both[] = {CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_TIMEOUT,
+                                        CUDA_ERROR_ASSERT, CUDA_ERROR_LAUNCH_FAILED};
+
+static void lose_context_before_releasing(int sock)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
+    ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL, NULL));
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
+    CU_OK(standin.standin_poison(ends_of_both[dlx_test_gpu_variant]));
+    t->deleter(t);
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
+    ck_assert_uint_eq(stats.n_held, 0);
+    ck_assert_uint_eq(stats.gpu_errors, 1);
+    ck_assert_uint_eq(stats.gpu_waits, 1);
+    dlx_test_gpu_turn(sock);
+}
+
+GPU_LOOP_TEST(an_error_of_the_gpu_ends_the_wait_for_all_its_work, 0,
+              (int)DLX_ARRAY_SIZE(ends_of_both), DLX_TEST_GPU_FAILURES)
+{
+    dlx_test_gpu_variant = _i;
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(lose_context_before_releasing);
     dlx_test_gpu_await(peer.sock);
     dlx_test_gpu_kill(&peer); /* what its context lost is not to be looked for */
 }

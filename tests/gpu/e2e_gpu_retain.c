@@ -93,7 +93,7 @@ static void take_and_hold(int sock)
     struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
     DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
     dlx_test_gpu_check(t, N, 1);
-    if (dlx_test_gpu_variant == 1) { /* its release is under way */
+    if (dlx_test_gpu_variant == 1) { /* a stream uses it when it is deleted */
         CUstream stream = dlx_test_gpu_stream();
         ok(dlx_tensor_used_on(t, stream));
         dlx_test_gpu_gate_shut(&gate, stream);
@@ -103,11 +103,10 @@ static void take_and_hold(int sock)
     dlx_test_gpu_turn(sock); /* to be killed */
 }
 
-/* Its kernels may still run: what it could see is freed, and never used again. 0: it has the
- * tensor; 1: it has deleted it, and a stream uses it. */
-GPU_LOOP_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2, 0)
+/* Its kernels may still run: what it could see is freed, and never used again. */
+static void check_not_used_again(bool is_release_under_way)
 {
-    dlx_test_gpu_variant = _i;
+    dlx_test_gpu_variant = is_release_under_way;
     auto_gpu_end x = dlx_test_gpu_publish_to(take_and_hold, NULL);
     DLManagedTensorVersioned *held = dlx_test_gpu_alloc(x.p, N, 1), *kept, *t;
     uintptr_t first = (uintptr_t)held->dl_tensor.data;
@@ -126,6 +125,17 @@ GPU_LOOP_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2
         t->deleter(t);
     }
     ok(dlx_publish(x.p, kept, NULL, NULL)); /* what the caller has of it is good */
+}
+
+GPU_TEST(memory_of_a_tensor_that_a_killed_subscriber_had_is_not_used_again, 0)
+{
+    check_not_used_again(false);
+}
+
+GPU_TEST(memory_whose_release_a_killed_subscriber_had_under_way_is_not_used_again,
+         DLX_TEST_GPU_EVENTS)
+{
+    check_not_used_again(true);
 }
 
 static void publish_after_restart(int sock)

@@ -10,14 +10,14 @@
 
 static struct dlx_test_gpu_gate gate;
 
-GPU_TEST(take_and_release_return_while_the_publisher_s_work_goes_on, 0)
+GPU_TEST(take_and_release_return_while_the_publisher_s_work_goes_on, DLX_TEST_GPU_GATES)
 {
     auto_gpu_pair pair = dlx_test_gpu_pair_new();
     DLManagedTensorVersioned said, *t;
     dlx_test_gpu_publish_behind(pair.x.p, pair.from, &gate, 0);
     struct dlx_message *m = dlx_test_stream_next(pair.x.s);
     ok(dlx_message_tensor_describe(m, 0, &said));
-    ck_assert_int_eq(said.dl_tensor.device.device_type, kDLCUDA);
+    ck_assert_int_eq(said.dl_tensor.device.device_type, dlx_test_gpu_type());
     ck_assert_ptr_null(said.dl_tensor.data);
     ck_assert_ptr_null(said.deleter);
     ck_assert_int_eq(dlx_message_status(m), 0); /* no stream waits */
@@ -55,13 +55,14 @@ GPU_TEST(a_stream_does_not_wait_for_a_tensor_that_is_ready, 0)
     t->deleter(t);
     dlx_message_unref(m);
     dlx_test_gpu_wait_held(pair.x.s, 0);
-    ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_waits, 1); /* of the first deleter */
+    ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_waits,
+                      1 + dlx_test_gpu_stream_waits()); /* of the first deleter */
     fails(dlx_message_tensor_on(NULL, 0, NULL, &t), DLX_E_INVALID, "NULL");
     fails(dlx_tensor_status(NULL), DLX_E_INVALID, "dlx_tensor_status");
 }
 
 /* Of a set, a stream waits once. A tensor on the CPU is ready. */
-GPU_TEST(a_stream_waits_once_for_all_tensors_of_a_message, 0)
+GPU_TEST(a_stream_waits_once_for_all_tensors_of_a_message, DLX_TEST_GPU_GATES)
 {
     auto_gpu_pair pair = dlx_test_gpu_pair_new();
     DLManagedTensorVersioned *t[4];
@@ -102,7 +103,7 @@ GPU_TEST(a_stream_that_is_captured_is_left_alone, 0)
 }
 
 /* Streams wait each for its own message, and the later one can be ready first. */
-GPU_TEST(of_two_streams_the_one_that_waits_for_less_goes_on_first, 0)
+GPU_TEST(of_two_streams_the_one_that_waits_for_less_goes_on_first, DLX_TEST_GPU_GATES)
 {
     auto_gpu_pair pair = dlx_test_gpu_pair_new();
     struct dlx_test_gpu_end other = {.c = pair.x.c};
@@ -129,7 +130,7 @@ GPU_TEST(of_two_streams_the_one_that_waits_for_less_goes_on_first, 0)
     dlx_publisher_unref(other.p);
 }
 
-GPU_TEST(a_late_subscriber_s_stream_waits_for_a_retained_message, 0)
+GPU_TEST(a_late_subscriber_s_stream_waits_for_a_retained_message, DLX_TEST_GPU_GATES)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.retain = 1));
     CUstream from = dlx_test_gpu_stream(), to = dlx_test_gpu_stream();
@@ -143,7 +144,7 @@ GPU_TEST(a_late_subscriber_s_stream_waits_for_a_retained_message, 0)
     dlx_test_gpu_check(t, N, 7);
 }
 
-GPU_TEST(a_subscription_ends_when_no_stream_waits_any_more, 0)
+GPU_TEST(a_subscription_ends_when_no_stream_waits_any_more, DLX_TEST_GPU_GATES)
 {
     auto_gpu_pair pair = dlx_test_gpu_pair_new();
     dlx_test_gpu_publish_behind(pair.x.p, pair.from, NULL, WORK_NS);
@@ -211,7 +212,7 @@ static void be_the_other(int sock)
 }
 
 /* All of it is queued before any of it begins. */
-GPU_TEST(two_processes_pass_tensors_round_and_round_without_waiting, 0)
+GPU_TEST(two_processes_pass_tensors_round_and_round_without_waiting, DLX_TEST_GPU_GATES)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(be_the_other);
     struct end_of_cycle end = cycle_begin("gpu/forth", "gpu/back");
@@ -268,7 +269,7 @@ static void check_late(struct dlx_test_gpu_end *x, CUstream stream, DLManagedTen
 }
 
 /* 0: it is killed; 1: its GPU fails. */
-GPU_LOOP_TEST(a_stream_goes_on_when_the_publisher_cannot_write_any_more, 0, 2, 0)
+GPU_LOOP_TEST(a_stream_goes_on_when_the_publisher_cannot_write_any_more, 0, 2, DLX_TEST_GPU_GATES)
 {
     dlx_test_gpu_variant = _i;
     auto_gpu_end x = dlx_test_gpu_subscribe_to(publish_and_stay, NULL);
@@ -287,7 +288,7 @@ GPU_LOOP_TEST(a_stream_goes_on_when_the_publisher_cannot_write_any_more, 0, 2, 0
         dlx_test_gpu_kill(&x.peer); /* what its context lost is not to be looked for */
 }
 
-GPU_TEST(a_stream_goes_on_when_the_publisher_takes_too_long, 0)
+GPU_TEST(a_stream_goes_on_when_the_publisher_takes_too_long, DLX_TEST_GPU_GATES)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     CUstream from = dlx_test_gpu_stream(), to = dlx_test_gpu_stream();
@@ -314,7 +315,7 @@ GPU_TEST(a_stream_goes_on_when_the_publisher_takes_too_long, 0)
 }
 
 /* The CPU has waited for the publisher as long as calls may, five times, and the stream waits. */
-GPU_TEST(a_stream_waits_without_a_limit_for_a_publisher_of_its_user, 0)
+GPU_TEST(a_stream_waits_without_a_limit_for_a_publisher_of_its_user, DLX_TEST_GPU_GATES)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     CUstream from = dlx_test_gpu_stream(), to = dlx_test_gpu_stream();
@@ -339,7 +340,7 @@ GPU_TEST(a_stream_waits_without_a_limit_for_a_publisher_of_its_user, 0)
 }
 
 /* As if the daemon had said so, in e2e_gpu_keep_users. */
-GPU_TEST(a_stream_waits_5_s_for_a_publisher_of_another_user, 0)
+GPU_TEST(a_stream_waits_5_s_for_a_publisher_of_another_user, DLX_TEST_GPU_GATES)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     CUstream from = dlx_test_gpu_stream(), to = dlx_test_gpu_stream();
@@ -361,7 +362,7 @@ GPU_TEST(a_stream_waits_5_s_for_a_publisher_of_another_user, 0)
     x.s = dlx_subscription_unref(x.s);
 }
 
-GPU_TEST(a_subscription_that_ends_lets_streams_go_on_when_a_call_would_end, 0)
+GPU_TEST(a_subscription_that_ends_lets_streams_go_on_when_a_call_would_end, DLX_TEST_GPU_GATES)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     CUstream from = dlx_test_gpu_stream(), to = dlx_test_gpu_stream();

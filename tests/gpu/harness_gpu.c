@@ -99,6 +99,16 @@ int dlx_test_gpu_type(void)
     return dlx_test_gpu_is_hip() ? kDLROCM : kDLCUDA;
 }
 
+uint64_t dlx_test_gpu_stream_waits(void)
+{
+    return dlx_test_gpu_is_hip() ? 1 : 0;
+}
+
+DLDevice dlx_test_gpu_device(int i)
+{
+    return (DLDevice){(DLDeviceType)dlx_test_gpu_type(), i};
+}
+
 /* The keeper of a daemon that is started from here finds the stand-in. */
 static void let_others_find_it(void)
 {

@@ -37,6 +37,7 @@
 
 #include "tests/gpu/standin/calls.h"
 #include "tests/gpu/standin/standin.h"
+#include <dlpack/dlpack.h>
 
 /* The driver's functions and the stand-in's, resolved by dlx_test_gpu_load(). Stories that run on
  * both drivers leave the latter to harness_gpu_driver.h. */
@@ -58,6 +59,10 @@ extern struct dlx_test_standin standin;
  * which stand for those of a framework, are of the same stand-in. */
 bool dlx_test_gpu_is_hip(void);
 int dlx_test_gpu_type(void); /* kDLCUDA, kDLROCM */
+DLDevice dlx_test_gpu_device(int i);
+/* What a call waits for a stream, and counts in gpu_waits: 1 in the HIP backend, which has no
+ * events, else 0. */
+uint64_t dlx_test_gpu_stream_waits(void);
 
 /* Where the stand-in is; for processes that are executed, and find it by LD_LIBRARY_PATH. */
 const char *dlx_test_gpu_folder(void);

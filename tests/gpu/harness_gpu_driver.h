@@ -20,7 +20,15 @@ enum dlx_test_gpu_need {
     DLX_TEST_GPU_CHOICE = 4,     /* a machine of its choice: UUIDs, attributes */
     DLX_TEST_GPU_TWO = 8,        /* two GPUs */
     DLX_TEST_GPU_ADDRESSES = 16, /* addresses that are freed are used again */
-    DLX_TEST_GPU_CUDA = 32,      /* what the HIP backend lacks: events, gates, pools, contexts */
+    /* What the HIP backend lacks. */
+    DLX_TEST_GPU_EVENTS = 32,  /* streams that are busy are waited for by others than the caller */
+    DLX_TEST_GPU_GATES = 64,   /* streams that wait for the CPU */
+    DLX_TEST_GPU_POOLS = 128,  /* memory of a pool is shared */
+    DLX_TEST_GPU_CHUNKS = 256, /* memory is shared that lies in several chunks */
+    DLX_TEST_GPU_CONTEXTS = 512, /* contexts that come and go */
+    DLX_TEST_GPU_FLAGS = 1024,   /* attributes of devices, kinds of handles, calls */
+    DLX_TEST_GPU_FORKS = 2048,   /* a driver that knows that its process was forked */
+    DLX_TEST_GPU_MALLOC = 4096,  /* dlx_cuda_malloc() */
 };
 
 /* TEST() and LOOP_TEST(), or a line `SKIP: name: reason` if a need is not met. */
@@ -39,6 +47,8 @@ double dlx_test_gpu_timeout(double standin_s);
 /* How often this process made a call of that name: 0 where calls are not counted. */
 uint64_t dlx_test_gpu_calls(const char *name);
 void dlx_test_gpu_check_calls(const char *name, uint64_t n);
+/* Contexts are not counted with HIP, whose runtime keeps that of each device that was used. */
+bool dlx_test_gpu_is_counted(enum standin_counter counter);
 void dlx_test_gpu_check_count(enum standin_counter counter, uint64_t n);
 /* This process has no context of the device, which may have another ordinal in the machine: the
  * stand-in knows that it never had one. */

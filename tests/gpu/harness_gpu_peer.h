@@ -13,7 +13,7 @@
 #if DLX_TEST_HAS_GPU
 
 enum dlx_test_gpu_op {
-    DLX_TEST_GPU_ALLOCATE, /* a = bytes, b = kind: answers with a handle of memory of CUDA */
+    DLX_TEST_GPU_ALLOCATE, /* a = bytes, b = kind: answers with a handle of it */
     DLX_TEST_GPU_OPEN,     /* a = device, b = access, with a handle: answers a = number of it */
     DLX_TEST_GPU_READ,     /* a = number, b = offset: answers a = the word there */
     DLX_TEST_GPU_WRITE,    /* a = number, b = offset, c = word */
@@ -36,6 +36,10 @@ struct dlx_test_gpu_word {
 /* The ids of a publisher of the test, and of one of a peer. */
 #define DLX_TEST_GPU_OWN  ((struct dlx_gpu_publisher){1, 1})
 #define DLX_TEST_GPU_PEER ((struct dlx_gpu_publisher){1, 2})
+
+/* Kinds of memory of the backend: what libdlx allocates, and what cuMemAlloc is to it. */
+enum dlx_gpu_kind dlx_test_gpu_vmm(void);
+enum dlx_gpu_kind dlx_test_gpu_ipc(void);
 
 /* NAME=VALUE for the peer alone, or NULL. */
 void dlx_test_gpu_peer_start(struct dlx_test_gpu_peer *ret, const char *variable);

@@ -152,8 +152,7 @@ struct dlx_tensor_spec dlx_test_gpu_spec(const int64_t *shape, int32_t ndim, DLD
 
 DLManagedTensorVersioned *dlx_test_gpu_alloc_empty(struct dlx_publisher *p, int64_t n)
 {
-    const struct dlx_tensor_spec spec =
-        dlx_test_gpu_spec(&n, 1, (DLDevice){(DLDeviceType)dlx_test_gpu_type(), 0});
+    const struct dlx_tensor_spec spec = dlx_test_gpu_spec(&n, 1, dlx_test_gpu_device(0));
     DLManagedTensorVersioned *t;
     ok(dlx_alloc(p, &spec, &t));
     return t;
@@ -200,16 +199,15 @@ DLManagedTensorVersioned *dlx_test_gpu_tensor_at(CUdeviceptr at, int64_t rows, i
     owner->dims[1] = columns;
     owner->dims[2] = columns;
     owner->dims[3] = 1;
-    owner->tensor =
-        (DLManagedTensorVersioned){.version = {DLPACK_MAJOR_VERSION, 0},
-                                   .manager_ctx = owner,
-                                   .deleter = delete_tensor,
-                                   .dl_tensor = {.data = (void *)(uintptr_t)at,
-                                                 .device = {(DLDeviceType)dlx_test_gpu_type(), 0},
-                                                 .ndim = 2,
-                                                 .dtype = {kDLUInt, 32, 1},
-                                                 .shape = owner->dims,
-                                                 .strides = owner->dims + 2}};
+    owner->tensor = (DLManagedTensorVersioned){.version = {DLPACK_MAJOR_VERSION, 0},
+                                               .manager_ctx = owner,
+                                               .deleter = delete_tensor,
+                                               .dl_tensor = {.data = (void *)(uintptr_t)at,
+                                                             .device = dlx_test_gpu_device(0),
+                                                             .ndim = 2,
+                                                             .dtype = {kDLUInt, 32, 1},
+                                                             .shape = owner->dims,
+                                                             .strides = owner->dims + 2}};
     return &owner->tensor;
 }
 

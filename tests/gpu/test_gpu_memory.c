@@ -45,13 +45,13 @@ static CUdeviceptr base_of(const struct dlx_gpu_export *e)
 
 static int allocate(int32_t device, uint64_t size)
 {
-    return dlx_test_gpu_arena(exports, kDLCUDA, device, size, &export);
+    return dlx_test_gpu_arena(exports, dlx_test_gpu_type(), device, size, &export);
 }
 
 static int share(CUdeviceptr at, uint64_t size)
 {
-    return dlx__gpu_exports_share(exports, kDLCUDA, 0, (void *)(uintptr_t)at, size, &export,
-                                  &offset);
+    return dlx__gpu_exports_share(exports, dlx_test_gpu_type(), 0, (void *)(uintptr_t)at, size,
+                                  &export, &offset);
 }
 
 static void shared(CUdeviceptr at, uint64_t size)
@@ -75,7 +75,7 @@ static void ordinals(const char *visible, const struct dlx_gpu_uuid uuids[2], co
         for (int i = 0; i < 2; i++) {
             int32_t device = -1;
             char text[DLX_GPU_UUID_TEXT];
-            int r = dlx__gpu_ordinal(kDLCUDA, &uuids[i], &device);
+            int r = dlx__gpu_ordinal(dlx_test_gpu_type(), &uuids[i], &device);
             ck_assert_int_eq(device, want[i]);
             ck_assert_int_eq(r, want[i] < 0 ? DLX_E_DEVICE : 0);
             dlx__gpu_uuid_text(&uuids[i], text);
@@ -105,10 +105,10 @@ GPU_TEST(a_device_is_found_by_its_uuid_whatever_is_visible, DLX_TEST_GPU_CHOICE)
     ordinals("0", known, (const int32_t[]){0, -1});
     ordinals("GPU-fedcba98-7654-3210-fedc-ba9876543210", known, (const int32_t[]){-1, 0});
     for (int32_t i = 0; i < 2; i++) {
-        ck_assert_int_eq(dlx__gpu_uuid(kDLCUDA, i, &uuid), 0);
+        ck_assert_int_eq(dlx__gpu_uuid(dlx_test_gpu_type(), i, &uuid), 0);
         ck_assert_mem_eq(uuid.bytes, known[i].bytes, 16);
     }
-    fails(dlx__gpu_uuid(kDLCUDA, 2, &uuid), DLX_E_DEVICE, "no CUDA device 2");
+    fails(dlx__gpu_uuid(dlx_test_gpu_type(), 2, &uuid), DLX_E_DEVICE, "device 2");
     fails(dlx__gpu_uuid(kDLOpenCL, 0, &uuid), DLX_E_DEVICE, "device type 4");
 }
 
@@ -120,7 +120,7 @@ static bool is_for_rdma(CUdeviceptr at)
 }
 
 /* Libraries of network cards (UCX, NIXL) register no other memory of cuMemCreate. */
-GPU_TEST(an_arena_can_be_registered_with_a_network_card, DLX_TEST_GPU_CHOICE)
+GPU_TEST(an_arena_can_be_registered_with_a_network_card, DLX_TEST_GPU_CHOICE | DLX_TEST_GPU_FLAGS)
 {
     publisher();
     ok(allocate(0, MIB));
@@ -132,7 +132,7 @@ GPU_TEST(an_arena_can_be_registered_with_a_network_card, DLX_TEST_GPU_CHOICE)
 }
 
 GPU_LOOP_TEST(an_arena_is_made_without_the_mark_for_network_cards_where_the_driver_refuses_it, 0, 2,
-              DLX_TEST_GPU_CHOICE)
+              DLX_TEST_GPU_CHOICE | DLX_TEST_GPU_FLAGS)
 {
     static const CUresult answers[] = {CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_INVALID_VALUE};
     publisher();
@@ -153,7 +153,7 @@ GPU_TEST(an_arena_is_whole_pieces_of_zeros_on_its_device, DLX_TEST_GPU_TWO)
         ck_assert_uint_ge(handle->size, size);
         ck_assert_uint_eq(handle->size % (2 * MIB), 0);
         ck_assert_uint_eq(handle->n_chunks, 1);
-        ck_assert_int_eq((int)handle->kind, DLX_GPU_CUDA_VMM);
+        ck_assert_int_eq((int)handle->kind, dlx_test_gpu_vmm());
         dlx_test_gpu_check_no_context(0, 0);
         dlx_test_gpu_context(1);
         ck_assert_uint_eq(dlx_test_gpu_word(base_of(export)), 0);
@@ -162,8 +162,8 @@ GPU_TEST(an_arena_is_whole_pieces_of_zeros_on_its_device, DLX_TEST_GPU_TWO)
         dlx__gpu_export_unref(dlx_steal(export));
     }
     dlx_test_gpu_check_no_context(0, 0);
-    ck_assert_int_eq(dlx__gpu_malloc(kDLCUDA, 0, 0, &memory), DLX_E_INVALID);
-    ck_assert_int_eq(dlx__gpu_malloc(kDLCUDA, 0, UINT64_MAX, &memory), DLX_E_INVALID);
+    ck_assert_int_eq(dlx__gpu_malloc(dlx_test_gpu_type(), 0, 0, &memory), DLX_E_INVALID);
+    ck_assert_int_eq(dlx__gpu_malloc(dlx_test_gpu_type(), 0, UINT64_MAX, &memory), DLX_E_INVALID);
     fails(allocate(0, UINT64_C(1) << 40), DLX_E_NO_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY");
     ck_assert_int_eq(allocate(99, MIB), DLX_E_DEVICE);
 }
@@ -215,7 +215,7 @@ GPU_TEST(memory_of_cudamalloc_is_shared_whole_and_once, 0)
     CU_OK(cu.cuMemAlloc(&at, 3 * MIB));
     shared(at + MIB + 256, 512);
     const struct dlx_gpu_handle *handle = dlx__gpu_export_handle(export);
-    ck_assert_int_eq((int)handle->kind, DLX_GPU_CUDA_IPC);
+    ck_assert_int_eq((int)handle->kind, dlx_test_gpu_ipc());
     ck_assert_uint_eq(handle->size, 3 * MIB);
     ck_assert_uint_eq(handle->n_chunks, 0);
     ck_assert_uint_eq(offset, MIB + 256);
@@ -238,11 +238,11 @@ GPU_TEST(a_thread_without_a_context_shares_memory_and_still_has_none, 0)
     CUdeviceptr at[3];
     publisher();
     CU_OK(cu.cuMemAlloc(&at[0], MIB));
-    at[1] = dlx_test_gpu_pool_make(MIB, FD_TYPE, &pool);
     dlx_test_gpu_segment_make(&segment, 1, 2 * MIB, FD_TYPE);
-    at[2] = segment.base;
+    at[1] = segment.base;
+    at[2] = dlx_test_gpu_pool_make(MIB, FD_TYPE, &pool);
     CU_OK(cu.cuCtxSetCurrent(NULL));
-    for (size_t i = 0; i < DLX_ARRAY_SIZE(at); i++) {
+    for (size_t i = 0; i < (dlx_test_gpu_is_hip() ? 2 : DLX_ARRAY_SIZE(at)); i++) {
         shared(at[i], 64);
         CU_OK(cu.cuCtxGetCurrent(&after));
         ck_assert_ptr_null(after);
@@ -252,8 +252,8 @@ GPU_TEST(a_thread_without_a_context_shares_memory_and_still_has_none, 0)
     end();
     CU_OK(cu.cuCtxSetCurrent(context));
     CU_OK(cu.cuMemFree(at[0]));
-    dlx_test_gpu_pool_free(pool, at[1]);
     dlx_test_gpu_segment_free(&segment);
+    dlx_test_gpu_pool_free(pool, at[2]);
 }
 
 /* Frameworks free and allocate at the same address: what was exported is not what is there now. */
@@ -283,7 +283,7 @@ GPU_TEST(an_address_that_is_used_again_is_another_allocation, DLX_TEST_GPU_ADDRE
         CU_OK(cu.cuMemFree(again[--n]));
 }
 
-GPU_TEST(a_tensor_of_an_expandable_segment_takes_the_chunks_that_it_is_in, 0)
+GPU_TEST(a_tensor_of_an_expandable_segment_takes_the_chunks_that_it_is_in, DLX_TEST_GPU_CHUNKS)
 {
     static struct dlx_test_gpu_segment segment;
     publisher_in_context();
@@ -291,7 +291,7 @@ GPU_TEST(a_tensor_of_an_expandable_segment_takes_the_chunks_that_it_is_in, 0)
     struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
     shared(segment.base + 3 * MIB, 2 * MIB);
     const struct dlx_gpu_handle *handle = dlx__gpu_export_handle(export);
-    ck_assert_int_eq((int)handle->kind, DLX_GPU_CUDA_VMM);
+    ck_assert_int_eq((int)handle->kind, dlx_test_gpu_vmm());
     ck_assert_uint_eq(handle->n_chunks, 2);
     ck_assert_uint_eq(handle->size, 4 * MIB);
     ck_assert_uint_eq(offset, MIB);
@@ -314,37 +314,44 @@ GPU_TEST(a_tensor_of_an_expandable_segment_takes_the_chunks_that_it_is_in, 0)
 }
 
 /* To keep a descriptor keeps the memory: a framework that frees a chunk gets it back. */
+static void check_ends(CUdeviceptr at, uint64_t size, enum dlx_gpu_kind kind, size_t n_fds)
+{
+    struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
+    for (uint64_t want = 1, id; want <= 2; want++) {
+        shared(at + 4096, size - 4096);
+        ck_assert_int_eq((int)dlx__gpu_export_handle(export)->kind, kind);
+        ck_assert_uint_eq(offset, 4096);
+        dlx_test_gpu_check_n_fds(before.n_fds + n_fds);
+        dlx__gpu_export_unref(dlx_steal(export));
+        dlx_test_gpu_state_check(&before);
+        ck_assert(dlx__gpu_exports_next_gone(exports, &id));
+        ck_assert_uint_eq(id, want);
+        ck_assert(!dlx__gpu_exports_next_gone(exports, &id));
+    }
+    end();
+}
+
 GPU_TEST(exports_that_keep_memory_end_with_their_last_use, 0)
 {
     static struct dlx_test_gpu_segment segment;
-    CUmemoryPool pool;
-    uint64_t id;
-    dlx_test_gpu_context(0);
-    CUdeviceptr at = dlx_test_gpu_pool_make(MIB, FD_TYPE, &pool);
-    dlx_test_gpu_segment_make(&segment, 2, 2 * MIB, FD_TYPE);
-    struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
-    publisher();
-    shared(segment.base, 4 * MIB);
-    dlx_test_gpu_check_n_fds(before.n_fds + 2);
-    dlx__gpu_export_unref(export);
-    dlx_test_gpu_state_check(&before);
-    ck_assert(dlx__gpu_exports_next_gone(exports, &id));
-    ck_assert_uint_eq(id, 1);
-    shared(at + 4096, MIB - 4096);
-    ck_assert_int_eq((int)dlx__gpu_export_handle(export)->kind, DLX_GPU_CUDA_POOL);
-    ck_assert_uint_eq(offset, 4096);
-    dlx__gpu_export_unref(dlx_steal(export));
-    dlx_test_gpu_state_check(&before);
-    ck_assert(dlx__gpu_exports_next_gone(exports, &id));
-    ck_assert_uint_eq(id, 2);
-    ck_assert(!dlx__gpu_exports_next_gone(exports, &id));
-    end();
+    uint32_t n = dlx_test_gpu_is_hip() ? 1 : 2; /* HIP's are of one chunk */
+    publisher_in_context();
+    dlx_test_gpu_segment_make(&segment, n, 2 * MIB, FD_TYPE);
+    check_ends(segment.base, n * 2 * MIB, dlx_test_gpu_vmm(), n);
     dlx_test_gpu_segment_free(&segment);
+}
+
+GPU_TEST(exports_of_pools_end_with_their_last_use, DLX_TEST_GPU_POOLS)
+{
+    CUmemoryPool pool;
+    publisher_in_context();
+    CUdeviceptr at = dlx_test_gpu_pool_make(MIB, FD_TYPE, &pool);
+    check_ends(at, MIB, DLX_GPU_CUDA_POOL, 1);
     dlx_test_gpu_pool_free(pool, at);
 }
 
 /* Subscribers recognise it by what the driver calls it, which another export would change. */
-GPU_TEST(memory_that_two_publishers_share_is_exported_once, 0)
+GPU_TEST(memory_that_two_publishers_share_is_exported_once, DLX_TEST_GPU_POOLS)
 {
     static const struct dlx_gpu_publisher other = {2, 3};
     struct dlx_gpu_exports *others;
@@ -355,7 +362,8 @@ GPU_TEST(memory_that_two_publishers_share_is_exported_once, 0)
     struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
     ok(dlx__gpu_exports_new(&others, other));
     shared(at, 64);
-    ok(dlx__gpu_exports_share(others, kDLCUDA, 0, (void *)(uintptr_t)at, 64, &second, &offset));
+    ok(dlx__gpu_exports_share(others, dlx_test_gpu_type(), 0, (void *)(uintptr_t)at, 64, &second,
+                              &offset));
     const struct dlx_gpu_handle *a = dlx__gpu_export_handle(export);
     const struct dlx_gpu_handle *b = dlx__gpu_export_handle(second);
     ck_assert_mem_eq(a->token, b->token, sizeof a->token);
@@ -395,6 +403,7 @@ GPU_TEST(memory_that_cannot_be_shared_is_refused_with_the_reason, 0)
     CUmemoryPool pool;
     void *host;
     static int ordinary;
+    bool is_hip = dlx_test_gpu_is_hip(); /* whose runtime refuses without a reason */
     publisher_in_context();
     CU_OK(cu.cuMemAllocManaged(&at, MIB, CU_MEM_ATTACH_GLOBAL));
     refused(at, 64, DLX_E_DEVICE, "managed");
@@ -402,24 +411,28 @@ GPU_TEST(memory_that_cannot_be_shared_is_refused_with_the_reason, 0)
     CU_OK(cu.cuMemHostAlloc(&host, MIB, 0));
     refused((CUdeviceptr)(uintptr_t)host, 64, DLX_E_DEVICE, "host memory");
     CU_OK(cu.cuMemFreeHost(host));
-    refused((CUdeviceptr)(uintptr_t)&ordinary, 4, DLX_E_DEVICE, "CUDA does not know it");
+    refused((CUdeviceptr)(uintptr_t)&ordinary, 4, DLX_E_DEVICE, "does not know it");
     dlx_test_gpu_segment_make(&none, 1, 2 * MIB, CU_MEM_HANDLE_TYPE_NONE);
-    refused(none.base, 64, DLX_E_DEVICE, "POSIX_FILE_DESCRIPTOR");
-    refused(none.base, 64, DLX_E_DEVICE, "unset TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC");
+    refused(none.base, 64, DLX_E_DEVICE,
+            is_hip ? "hipMemExportToShareableHandle" : "POSIX_FILE_DESCRIPTOR");
+    refused(none.base, 64, DLX_E_DEVICE,
+            is_hip ? "without a type of handle" : "unset TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC");
     dlx_test_gpu_segment_free(&none);
     at = dlx_test_gpu_pool_make(MIB, CU_MEM_HANDLE_TYPE_NONE, &pool);
-    refused(at, 64, DLX_E_DEVICE, "its memory pool was created without");
-    refused(at, 64, DLX_E_DEVICE, "backend:native");
+    refused(at, 64, DLX_E_DEVICE,
+            is_hip ? "hipIpcGetMemHandle" : "its memory pool was created without");
+    refused(at, 64, DLX_E_DEVICE, is_hip ? "of pools" : "backend:native");
     refused(at, 64, DLX_E_DEVICE, "`stage`");
     dlx_test_gpu_pool_free(pool, at);
     CU_OK(cu.cuMemAlloc(&at, MIB));
     refused(at + MIB - 64, 128, DLX_E_DEVICE, "beyond its allocation");
-    fails(dlx__gpu_exports_share(exports, kDLCUDA, 1, (void *)(uintptr_t)at, 64, &export, &offset),
-          DLX_E_INVALID, "says CUDA device 1, its memory is on device 0");
+    fails(dlx__gpu_exports_share(exports, dlx_test_gpu_type(), 1, (void *)(uintptr_t)at, 64,
+                                 &export, &offset),
+          DLX_E_INVALID, "device 1, its memory is on device 0");
     CU_OK(cu.cuMemFree(at));
 }
 
-GPU_TEST(memory_of_a_fabric_is_refused, DLX_TEST_GPU_CHOICE)
+GPU_TEST(memory_of_a_fabric_is_refused, DLX_TEST_GPU_CHOICE | DLX_TEST_GPU_FLAGS)
 {
     static struct dlx_test_gpu_segment fabric;
     publisher_in_context();
@@ -453,21 +466,31 @@ GPU_TEST(an_arena_that_cannot_be_made_leaves_nothing, DLX_TEST_GPU_FAILURES)
     publisher();
     ck_assert_int_eq(fail_allocate(), 0); /* loads the driver */
     fail_undo();
-    ck_assert_uint_eq(dlx_test_gpu_fail_each(fail_allocate, fail_undo), 16);
+    ck_assert_uint_eq(dlx_test_gpu_fail_each(fail_allocate, fail_undo),
+                      dlx_test_gpu_is_hip() ? 14 : 16);
 }
 
 GPU_TEST(memory_that_cannot_be_exported_leaves_nothing, DLX_TEST_GPU_FAILURES)
 {
     static struct dlx_test_gpu_segment segment;
-    CUmemoryPool pool;
+    bool is_hip = dlx_test_gpu_is_hip(); /* whose memory is shared in one chunk */
     publisher_in_context();
-    dlx_test_gpu_segment_make(&segment, 3, 2 * MIB, FD_TYPE);
+    dlx_test_gpu_segment_make(&segment, 3, (is_hip ? 4 : 2) * MIB, FD_TYPE);
     target = segment.base + MIB;
     shared(target, 3 * MIB);
     fail_undo();
-    ck_assert_uint_eq(dlx_test_gpu_fail_each(fail_share, fail_undo), 8);
+    ck_assert_uint_eq(dlx_test_gpu_fail_each(fail_share, fail_undo), is_hip ? 4 : 8);
     dlx_test_gpu_segment_free(&segment);
+}
+
+GPU_TEST(memory_of_a_pool_that_cannot_be_exported_leaves_nothing,
+         DLX_TEST_GPU_FAILURES | DLX_TEST_GPU_POOLS)
+{
+    CUmemoryPool pool;
+    publisher_in_context();
     target = dlx_test_gpu_pool_make(3 * MIB, FD_TYPE, &pool);
+    shared(target, 3 * MIB);
+    fail_undo();
     ck_assert_uint_eq(dlx_test_gpu_fail_each(fail_share, fail_undo), 5);
     dlx_test_gpu_pool_free(pool, target);
 }
@@ -485,7 +508,7 @@ static void in_child(void (*fn)(void))
 static void check_forked(void)
 {
     struct dlx_gpu_uuid uuid;
-    fails(dlx__gpu_uuid(kDLCUDA, 0, &uuid), DLX_E_FORKED, "forked child");
+    fails(dlx__gpu_uuid(dlx_test_gpu_type(), 0, &uuid), DLX_E_FORKED, "forked child");
 }
 
 static void child_of_dlx(void)
@@ -493,8 +516,9 @@ static void child_of_dlx(void)
     struct dlx_gpu_export *other;
     uint64_t at;
     check_forked();
-    ck_assert_int_eq(dlx_test_gpu_arena(exports, kDLCUDA, 0, MIB, &other), DLX_E_FORKED);
-    ck_assert_int_eq(dlx__gpu_exports_share(exports, kDLCUDA, 0, &at, 8, &other, &at),
+    ck_assert_int_eq(dlx_test_gpu_arena(exports, dlx_test_gpu_type(), 0, MIB, &other),
+                     DLX_E_FORKED);
+    ck_assert_int_eq(dlx__gpu_exports_share(exports, dlx_test_gpu_type(), 0, &at, 8, &other, &at),
                      DLX_E_FORKED);
     end(); /* its parent's */
 }
@@ -508,7 +532,7 @@ GPU_TEST(a_forked_child_is_refused_and_leaves_its_parent_s_memory_alone, 0)
     dlx_test_gpu_state_check(&before);
 }
 
-GPU_TEST(so_is_a_child_whose_parent_used_the_driver_without_us, 0)
+GPU_TEST(so_is_a_child_whose_parent_used_the_driver_without_us, DLX_TEST_GPU_FORKS)
 {
     dlx_test_gpu_context(0);
     in_child(check_forked);

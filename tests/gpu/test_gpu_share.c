@@ -53,12 +53,13 @@ static void teardown(void)
 
 static void arena(uint64_t size)
 {
-    ok(dlx_test_gpu_arena(exports, kDLCUDA, 0, size, &export));
+    ok(dlx_test_gpu_arena(exports, dlx_test_gpu_type(), 0, size, &export));
 }
 
 static void share(CUdeviceptr at, uint64_t size)
 {
-    ok(dlx__gpu_exports_share(exports, kDLCUDA, 0, (void *)(uintptr_t)at, size, &export, &offset));
+    ok(dlx__gpu_exports_share(exports, dlx_test_gpu_type(), 0, (void *)(uintptr_t)at, size, &export,
+                              &offset));
 }
 
 static CUdeviceptr base_of(const struct dlx_gpu_export *e)
@@ -168,7 +169,7 @@ GPU_TEST(memory_of_cudamalloc_is_used_by_another_process, 0)
 }
 
 /* A pool's importers have to free before the exporter: none is kept open. */
-GPU_TEST(memory_of_a_pool_is_used_by_another_process_and_closed_at_once, 0)
+GPU_TEST(memory_of_a_pool_is_used_by_another_process_and_closed_at_once, DLX_TEST_GPU_POOLS)
 {
     CUmemoryPool pool;
     publisher_with_peer(NULL);
@@ -181,7 +182,7 @@ GPU_TEST(memory_of_a_pool_is_used_by_another_process_and_closed_at_once, 0)
 }
 
 /* The driver does not count: of two imports the first that is closed would end both. */
-GPU_TEST(memory_of_a_pool_is_opened_once_whoever_publishes_it, 0)
+GPU_TEST(memory_of_a_pool_is_opened_once_whoever_publishes_it, DLX_TEST_GPU_POOLS)
 {
     static const struct dlx_gpu_publisher other = {2, 3};
     struct dlx_gpu_import *second;
@@ -199,7 +200,7 @@ GPU_TEST(memory_of_a_pool_is_opened_once_whoever_publishes_it, 0)
 }
 
 /* Another import for another GPU would end with the first one, too. */
-GPU_TEST(memory_of_a_pool_is_open_for_one_gpu_at_a_time, DLX_TEST_GPU_TWO)
+GPU_TEST(memory_of_a_pool_is_open_for_one_gpu_at_a_time, DLX_TEST_GPU_TWO | DLX_TEST_GPU_POOLS)
 {
     struct dlx_gpu_import *none;
     begin_received(DLX_GPU_CUDA_POOL);
@@ -214,7 +215,8 @@ GPU_TEST(memory_of_a_pool_is_open_for_one_gpu_at_a_time, DLX_TEST_GPU_TWO)
     dlx__gpu_import_unref(import);
 }
 
-GPU_LOOP_TEST(chunks_of_an_expandable_segment_are_side_by_side_in_another_process, 0, 3, 0)
+GPU_LOOP_TEST(chunks_of_an_expandable_segment_are_side_by_side_in_another_process, 0, 3,
+              DLX_TEST_GPU_CHUNKS)
 {
     static const uint32_t n_chunks[] = {3, 253, 300};
     static struct dlx_test_gpu_segment segment;
@@ -267,7 +269,7 @@ GPU_TEST(ordinals_of_the_two_processes_may_differ, DLX_TEST_GPU_TWO)
 
 GPU_TEST(an_arena_outlives_its_process_while_a_descriptor_is_open, 0)
 {
-    begin_received(DLX_GPU_CUDA_VMM);
+    begin_received(dlx_test_gpu_vmm());
     dlx_test_gpu_kill(&peers[0]);
     dlx_test_gpu_context(0);
     struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
@@ -338,7 +340,7 @@ GPU_TEST(an_allocation_is_opened_once_and_stays_until_its_publisher_has_freed_it
 GPU_TEST(imports_stay_until_the_last_link_to_their_publisher_leaves, DLX_TEST_GPU_COUNTS)
 {
     struct dlx_gpu_import *other;
-    begin_received(DLX_GPU_CUDA_VMM);
+    begin_received(dlx_test_gpu_vmm());
     ok(dlx__gpu_imports_join(DLX_TEST_GPU_PEER)); /* another subscription */
     ok(open_received());
     dlx__gpu_imports_leave(DLX_TEST_GPU_PEER);
@@ -360,7 +362,7 @@ GPU_TEST(an_allocation_belongs_to_a_publisher_of_one_number_and_one_id, 0)
 {
     static const struct dlx_gpu_publisher others[] = {{2, 2}, {1, 3}};
     struct dlx_gpu_import *other;
-    begin_received(DLX_GPU_CUDA_VMM);
+    begin_received(dlx_test_gpu_vmm());
     ok(open_received());
     for (size_t i = 0; i < DLX_ARRAY_SIZE(others); i++) {
         ok(dlx__gpu_imports_join(others[i]));
@@ -379,7 +381,7 @@ GPU_TEST(an_allocation_belongs_to_a_publisher_of_one_number_and_one_id, 0)
 GPU_TEST(an_import_is_of_one_access, 0)
 {
     struct dlx_gpu_import *other;
-    begin_received(DLX_GPU_CUDA_VMM);
+    begin_received(dlx_test_gpu_vmm());
     ok(open_received());
     ok(dlx__gpu_import(DLX_TEST_GPU_PEER, &received, DLX_GPU_HOME, DLX_GPU_READ_WRITE, NULL,
                        &other));
@@ -440,30 +442,41 @@ GPU_TEST(a_publisher_is_known_by_the_id_of_each_daemon, 0)
     ck_assert(!is_found(own.number, own.id + 2));
 }
 
-GPU_LOOP_TEST(memory_that_cannot_be_opened_leaves_nothing, 0, 3, DLX_TEST_GPU_FAILURES)
+/* `n_calls` of the driver may fail. */
+static void check_open_fails(enum dlx_gpu_kind kind, uint32_t n_calls)
 {
-    static const struct {
-        enum dlx_gpu_kind kind;
-        uint32_t n_calls; /* that may fail */
-    } cases[] = {{DLX_GPU_CUDA_VMM, 8}, {DLX_GPU_CUDA_IPC, 8}, {DLX_GPU_CUDA_POOL, 9}};
-    begin_received(cases[_i].kind);
+    begin_received(kind);
     dlx_test_gpu_context(0); /* so that no context's end closes what is left open */
     ok(open_received());
     ck_assert_uint_eq(dlx_test_gpu_word((CUdeviceptr)(uintptr_t)dlx__gpu_import_base(import)), 1);
     dlx_test_gpu_context(1); /* so that one that is left on the stack is seen */
     close_received();
-    ck_assert_uint_eq(dlx_test_gpu_fail_each(open_received, close_received), cases[_i].n_calls);
+    ck_assert_uint_eq(dlx_test_gpu_fail_each(open_received, close_received), n_calls);
+}
+
+/* 0: what libdlx allocates; 1: what frameworks do. */
+GPU_LOOP_TEST(memory_that_cannot_be_opened_leaves_nothing, 0, 2, DLX_TEST_GPU_FAILURES)
+{
+    uint32_t of_hip = _i == 0 ? 6 : 5;
+    check_open_fails(_i == 0 ? dlx_test_gpu_vmm() : dlx_test_gpu_ipc(),
+                     dlx_test_gpu_is_hip() ? of_hip : 8);
+}
+
+GPU_TEST(memory_of_a_pool_that_cannot_be_opened_leaves_nothing,
+         DLX_TEST_GPU_FAILURES | DLX_TEST_GPU_POOLS)
+{
+    check_open_fails(DLX_GPU_CUDA_POOL, 9);
 }
 
 GPU_TEST(a_description_that_lies_about_its_chunks_leaves_nothing, 0)
 {
-    begin_received(DLX_GPU_CUDA_VMM);
+    begin_received(dlx_test_gpu_vmm());
     ok(open_received());
     close_received();
     struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
     received.size = received.chunks[0].size = 4 * MIB;
     ck_assert_int_lt(open_received(), 0);
-    contains(dlx__error_message(), "cuda_vmm");
+    contains(dlx__error_message(), dlx__gpu_kind_text(dlx_test_gpu_vmm()));
     dlx_test_gpu_state_check(&before);
     int fd = received.chunks[0].fd;
     received.size = received.chunks[0].size = 2 * MIB;
@@ -475,11 +488,9 @@ GPU_TEST(a_description_that_lies_about_its_chunks_leaves_nothing, 0)
     close_received();
 }
 
-GPU_LOOP_TEST(a_description_that_lies_about_the_size_of_memory_leaves_nothing, 0, 2,
-              DLX_TEST_GPU_TWO)
+static void check_lie_about_size(enum dlx_gpu_kind kind)
 {
-    static const enum dlx_gpu_kind kinds[] = {DLX_GPU_CUDA_IPC, DLX_GPU_CUDA_POOL};
-    begin_received(kinds[_i]);
+    begin_received(kind);
     dlx_test_gpu_context(0);
     dlx_test_gpu_context(1);
     struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
@@ -495,6 +506,17 @@ GPU_LOOP_TEST(a_description_that_lies_about_the_size_of_memory_leaves_nothing, 0
     close_received();
 }
 
+GPU_TEST(a_description_that_lies_about_the_size_of_memory_leaves_nothing, DLX_TEST_GPU_TWO)
+{
+    check_lie_about_size(dlx_test_gpu_ipc());
+}
+
+GPU_TEST(a_description_that_lies_about_the_size_of_a_pool_s_memory_leaves_nothing,
+         DLX_TEST_GPU_TWO | DLX_TEST_GPU_POOLS)
+{
+    check_lie_about_size(DLX_GPU_CUDA_POOL);
+}
+
 /* The one that was used longest ago goes first: the last one is still open at the end. */
 GPU_TEST(no_more_than_a_limit_stays_open, DLX_TEST_GPU_COUNTS)
 {
@@ -502,7 +524,7 @@ GPU_TEST(no_more_than_a_limit_stays_open, DLX_TEST_GPU_COUNTS)
     dlx_test_gpu_peer_start(&peers[0], NULL);
     ok(dlx__gpu_imports_join(DLX_TEST_GPU_PEER));
     for (uint64_t i = 1; i <= N; i++) {
-        dlx_test_gpu_ask_handle(&peers[0], DLX_GPU_CUDA_VMM, 2 * MIB, &received);
+        dlx_test_gpu_ask_handle(&peers[0], dlx_test_gpu_vmm(), 2 * MIB, &received);
         ck_assert_uint_eq(received.id, i);
         ok(open_received());
         dlx__gpu_import_unref(import);
@@ -520,7 +542,7 @@ GPU_TEST(no_more_than_a_limit_stays_open, DLX_TEST_GPU_COUNTS)
 static void visit(uint64_t size)
 {
     dlx__gpu_handle_deinit(&received);
-    dlx_test_gpu_ask_handle(&peers[0], DLX_GPU_CUDA_VMM, size, &received);
+    dlx_test_gpu_ask_handle(&peers[0], dlx_test_gpu_vmm(), size, &received);
     ok(open_received());
     dlx__gpu_import_unref(import);
 }
@@ -544,7 +566,7 @@ GPU_TEST(no_more_bytes_than_a_part_of_the_gpu_stay_open, DLX_TEST_GPU_CHOICE)
 static int allocate_here(void)
 {
     void *memory;
-    int r = dlx__gpu_malloc(kDLCUDA, 0, 2 * MIB, &memory);
+    int r = dlx__gpu_malloc(dlx_test_gpu_type(), 0, 2 * MIB, &memory);
     if (r == 0)
         dlx__gpu_free(memory);
     return r;
@@ -553,7 +575,7 @@ static int allocate_here(void)
 GPU_TEST(an_allocation_that_finds_no_memory_closes_idle_imports_first, DLX_TEST_GPU_FAILURES)
 {
     const CUresult none = CUDA_ERROR_OUT_OF_MEMORY;
-    begin_received(DLX_GPU_CUDA_VMM);
+    begin_received(dlx_test_gpu_vmm());
     ok(open_received());
     ck_assert(standin.standin_fail("cuMemCreate", 1, 1, none));
     fails(allocate_here(), DLX_E_NO_MEMORY, "OUT_OF_MEMORY"); /* nothing is idle */
@@ -587,7 +609,7 @@ static void *open_at_once(void *arg)
 GPU_TEST(threads_that_open_at_once_open_once, DLX_TEST_GPU_COUNTS)
 {
     pthread_t threads[N_THREADS];
-    begin_received(DLX_GPU_CUDA_VMM);
+    begin_received(dlx_test_gpu_vmm());
     ck_assert_int_eq(pthread_barrier_init(&barrier, NULL, N_THREADS), 0);
     CU_OK(cu.cuInit(0));
     ck_assert(standin.standin_delay("cuMemMap", 1000000)); /* the others come meanwhile */
@@ -621,7 +643,8 @@ static void *open_and_close(void *arg)
     return arg;
 }
 
-GPU_TEST(memory_of_a_pool_is_not_opened_while_another_thread_closes_it, DLX_TEST_GPU_COUNTS)
+GPU_TEST(memory_of_a_pool_is_not_opened_while_another_thread_closes_it,
+         DLX_TEST_GPU_COUNTS | DLX_TEST_GPU_POOLS)
 {
     pthread_t threads[N_THREADS];
     begin_received(DLX_GPU_CUDA_POOL);

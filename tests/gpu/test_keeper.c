@@ -542,15 +542,10 @@ TEST(requests_for_what_there_is_not_are_refused)
     ck_assert_uint_eq(keeper.n_kept, 1);
 }
 
-static const char *const calls[] = {"cuDeviceGetCount", "cuDeviceGet",
-                                    "cuDeviceGetUuid",  "cuMemGetAllocationGranularity",
-                                    "cuMemCreate",      "cuMemExportToShareableHandle"};
-
-GPU_LOOP_TEST(a_call_of_the_driver_that_fails_leaves_nothing, 0, DLX_ARRAY_SIZE(calls),
-              DLX_TEST_GPU_CUDA)
+static void check_failing_call(const char *call)
 {
     int n = 0;
-    restart_failing(calls[_i], 2, CUDA_ERROR_UNKNOWN);
+    restart_failing(call, 2, CUDA_ERROR_UNKNOWN);
     size_t before = n_files();
     while (allocate(1, ALICE, 7, CHUNK) != 0) {
         contains(keeper.text, "the GPU keeper cannot make memory on GPU-0011");
@@ -570,6 +565,20 @@ GPU_LOOP_TEST(a_call_of_the_driver_that_fails_leaves_nothing, 0, DLX_ARRAY_SIZE(
     ck_assert_uint_eq(n_files(), after);
     CU_OK(cu.cuInit(0));
     ck_assert_uint_eq(standin.standin_count_of(keeper.pid, STANDIN_HANDLES), 0);
+}
+
+LOOP_TEST(a_call_of_the_driver_that_fails_leaves_nothing, 0, 4)
+{
+    static const char *const calls[] = {"cuDeviceGetUuid", "cuMemGetAllocationGranularity",
+                                        "cuMemCreate", "cuMemExportToShareableHandle"};
+    check_failing_call(calls[_i]);
+}
+
+/* The stand-in for HIP's runtime makes them when that starts, or not at all. */
+GPU_LOOP_TEST(a_call_that_looks_for_a_gpu_and_fails_leaves_nothing, 0, 2, DLX_TEST_GPU_FLAGS)
+{
+    static const char *const calls[] = {"cuDeviceGetCount", "cuDeviceGet"};
+    check_failing_call(calls[_i]);
 }
 
 /* One for each publisher and one for each allocation. */
