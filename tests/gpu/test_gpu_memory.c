@@ -351,14 +351,11 @@ GPU_TEST(exports_of_pools_end_with_their_last_use, DLX_TEST_GPU_POOLS)
 }
 
 /* Subscribers recognise it by what the driver calls it, which another export would change. */
-GPU_TEST(memory_that_two_publishers_share_is_exported_once, DLX_TEST_GPU_POOLS)
+static void check_exported_once(CUdeviceptr at, const char *call)
 {
     static const struct dlx_gpu_publisher other = {2, 3};
     struct dlx_gpu_exports *others;
     struct dlx_gpu_export *second;
-    CUmemoryPool pool;
-    publisher_in_context();
-    CUdeviceptr at = dlx_test_gpu_pool_make(MIB, FD_TYPE, &pool);
     struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
     ok(dlx__gpu_exports_new(&others, other));
     shared(at, 64);
@@ -367,14 +364,43 @@ GPU_TEST(memory_that_two_publishers_share_is_exported_once, DLX_TEST_GPU_POOLS)
     const struct dlx_gpu_handle *a = dlx__gpu_export_handle(export);
     const struct dlx_gpu_handle *b = dlx__gpu_export_handle(second);
     ck_assert_mem_eq(a->token, b->token, sizeof a->token);
-    ck_assert_int_ne(a->chunks[0].fd, b->chunks[0].fd);
-    dlx_test_gpu_check_calls("cuMemPoolExportPointer", 1);
+    ck_assert_uint_eq(a->n_chunks, b->n_chunks);
+    for (uint32_t i = 0; i < a->n_chunks; i++)
+        ck_assert_int_ne(a->chunks[i].fd, b->chunks[i].fd);
+    dlx_test_gpu_check_calls(call, 1);
     end();
-    ck_assert_int_ge(fcntl(b->chunks[0].fd, F_GETFD), FD_CLOEXEC);
+    for (uint32_t i = 0; i < b->n_chunks; i++)
+        ck_assert_int_ge(fcntl(b->chunks[i].fd, F_GETFD), FD_CLOEXEC);
     dlx__gpu_export_unref(second);
     dlx__gpu_exports_end(others);
     dlx_test_gpu_state_check(&before);
+}
+
+GPU_TEST(memory_that_two_publishers_share_is_exported_once, DLX_TEST_GPU_POOLS)
+{
+    CUmemoryPool pool;
+    publisher_in_context();
+    CUdeviceptr at = dlx_test_gpu_pool_make(MIB, FD_TYPE, &pool);
+    check_exported_once(at, "cuMemPoolExportPointer");
     dlx_test_gpu_pool_free(pool, at);
+}
+
+GPU_TEST(memory_of_cudamalloc_that_two_publishers_share_is_exported_once, 0)
+{
+    CUdeviceptr at;
+    publisher_in_context();
+    CU_OK(cu.cuMemAlloc(&at, MIB));
+    check_exported_once(at, "cuIpcGetMemHandle");
+    CU_OK(cu.cuMemFree(at));
+}
+
+GPU_TEST(a_mapping_that_two_publishers_share_is_exported_once, 0)
+{
+    static struct dlx_test_gpu_segment segment;
+    publisher_in_context();
+    dlx_test_gpu_segment_make(&segment, 1, 2 * MIB, FD_TYPE);
+    check_exported_once(segment.base, "cuMemExportToShareableHandle");
+    dlx_test_gpu_segment_free(&segment);
 }
 
 GPU_TEST(idle_exports_are_limited_and_the_publisher_hears_which_went, 0)
