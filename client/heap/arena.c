@@ -58,6 +58,13 @@ void dlx__extents_give(struct dlx_arena *arena, uint64_t offset, uint64_t size)
     }
 }
 
+void dlx__extents_give_all(struct dlx_arena *arena)
+{
+    arena->extents[0] = (struct dlx_extent){0, arena->size};
+    arena->n_extents = 1;
+    arena->free_bytes = arena->size;
+}
+
 /* ---- which arena ----------------------------------------------------------------------------- */
 
 /* Arenas of small blocks: twice as much as there is while that is little, then a quarter more. */
@@ -107,12 +114,15 @@ uint64_t dlx__arena_policy_growth(const struct dlx_arena_policy *policy, uint64_
     return DLX_MAX(DLX_MAX(size, step), policy->least);
 }
 
-/* `most`: of an empty arena that small blocks may begin to share. */
-static bool suits(const struct dlx_arena *arena, uint64_t size, bool large, uint64_t most)
+/* `most`: of an empty arena that small blocks may begin to share. A new one would leave less than
+ * `unit` bytes unused, too. */
+static bool suits(const struct dlx_arena *arena, uint64_t size, bool large, uint64_t unit,
+                  uint64_t most)
 {
     if (arena->n_blocks > 0)
         return !large && !arena->has_large;
-    return arena->size - size <= size / WASTE_SHARE || (!large && arena->size <= most);
+    uint64_t unused = arena->size - size;
+    return unused <= size / WASTE_SHARE || unused < unit || (!large && arena->size <= most);
 }
 
 /* The smallest piece that fits: what is left over is small, or stays large. */
@@ -127,8 +137,9 @@ struct dlx_arena *dlx__arena_policy_find(const struct dlx_arena_policy *policy, 
     uint64_t shared = DLX_MAX(DLX_MAX(large_from(policy), step_for_small(policy)), policy->least);
     uint64_t most = large ? 0 : shared;
     for (struct dlx_arena *arena = policy->arenas; arena; arena = arena->next) {
-        if (arena->free_bytes < size || (!policy->anywhere && (arena->state == DLX_ARENA_LEAVING ||
-                                                               !suits(arena, size, large, most))))
+        if (arena->free_bytes < size ||
+            (!policy->anywhere &&
+             (arena->state == DLX_ARENA_LEAVING || !suits(arena, size, large, policy->unit, most))))
             continue;
         for (uint32_t i = 0; i < arena->n_extents; i++) {
             uint64_t have = arena->extents[i].size;

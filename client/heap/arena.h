@@ -61,6 +61,8 @@ void dlx__extents_remove(struct dlx_arena *arena, uint32_t i);
 /* Bytes come back, and join their neighbours. There is room: it was reserved when they were
  * taken. */
 void dlx__extents_give(struct dlx_arena *arena, uint64_t offset, uint64_t size);
+/* All bytes are free. */
+void dlx__extents_give_all(struct dlx_arena *arena);
 
 /* ---- which arena ----------------------------------------------------------------------------- */
 
@@ -70,7 +72,8 @@ struct dlx_arena_policy {
     struct dlx_arena *arenas;
     uint32_t n_arenas;
     uint64_t bytes; /* of all of them */
-    uint64_t least; /* bytes of an arena */
+    uint64_t least; /* bytes of an arena, */
+    uint64_t unit;  /* which are a multiple of this */
     bool anywhere;  /* see dlx__heap_put_anywhere() */
 };
 

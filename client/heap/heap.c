@@ -129,15 +129,20 @@ static inline struct dlx_block *cache_take(struct payload_cache *cache, uint64_t
     return dlx__cache_slot_pop(slot);
 }
 
+static void pool_give(struct dlx_block **pool, struct dlx_block *block)
+{
+    block->arena = NULL;
+    block->next = *pool;
+    *pool = block;
+}
+
 /* The memory of a block that is in no queue goes back to its arena, and its struct into the
  * pool. */
 static void cache_give_up_one(struct dlx_block *block, struct dlx_block **pool)
 {
     dlx__extents_give(block->arena, block->offset, block->size);
     block->arena->n_blocks--;
-    block->arena = NULL;
-    block->next = *pool;
-    *pool = block;
+    pool_give(pool, block);
 }
 
 static void cache_give_up(struct dlx_cache_slot *slot, uint64_t n, struct dlx_block **pool)
@@ -168,13 +173,25 @@ static inline void cache_give(struct payload_cache *cache, struct dlx_block *blo
     dlx__cache_slot_push(slot, block);
 }
 
-/* All of them. Were there any? */
+/* All of them. Were there any? An arena that has no other blocks is whole again: to put thousands
+ * of pieces together, one after the other, would take longer the more there are. */
 static bool cache_give_up_all(struct payload_cache *cache, struct dlx_block **pool)
 {
     bool any = false;
+    for (uint32_t i = 0; i < CACHE_SLOTS; i++)
+        for (const struct dlx_block *block = cache->all[i].first; block; block = block->next)
+            block->arena->n_blocks--;
     for (uint32_t i = 0; i < CACHE_SLOTS; i++) {
-        any |= cache->all[i].n > 0;
-        cache_give_up(&cache->all[i], cache->all[i].n, pool);
+        struct dlx_cache_slot *slot = &cache->all[i];
+        any |= slot->n > 0;
+        while (slot->n > 0) {
+            struct dlx_block *block = dlx__cache_slot_pop(slot);
+            if (block->arena->n_blocks == 0)
+                dlx__extents_give_all(block->arena);
+            else
+                dlx__extents_give(block->arena, block->offset, block->size);
+            pool_give(pool, block);
+        }
     }
     return any;
 }
@@ -208,6 +225,7 @@ static struct dlx_arena_policy policy_of(const struct dlx_heap *heap)
         .n_arenas = heap->n_arenas,
         .bytes = heap->bytes,
         .least = heap->kind.least,
+        .unit = heap->kind.unit,
         .anywhere = heap->anywhere,
     };
 }
@@ -250,12 +268,14 @@ static void heap_unmap_arena(const struct dlx_heap_kind *kind, const struct dlx_
 int dlx__heap_new(struct dlx_heap **ret, uint64_t generation, bool is_guarded)
 {
     uint64_t align = is_guarded ? dlx__debug_align() : DLX_SHM_ALIGN;
+    uint64_t unit = DLX_MAX(align, DLX_PAGE);
     const struct dlx_heap_kind kind = {
         .device = {kDLCPU, 0},
         .align = align,
         /* In the debug mode an arena has room for as many small blocks as without, so a stream
          * needs no more arenas. */
         .least = DLX_ARENA_SIZE_MIN / DLX_SHM_ALIGN * align,
+        .unit = unit,
         .free_arena = heap_unmap_arena,
     };
     int r = dlx__heap_new_of(ret, generation, &kind);
@@ -486,6 +506,36 @@ int dlx__heap_take_beside(struct dlx_heap *heap, const struct dlx_block *other, 
         if (arena->extents[i].size >= rounded)
             return carve_from(heap, arena, i, rounded, ret);
     return DLX_E_FULL;
+}
+
+int dlx__heap_cut(struct dlx_heap *heap, struct dlx_block **whole, uint64_t size,
+                  struct dlx_block **ret)
+{
+    struct dlx_block *rest = *whole, *part;
+    uint64_t rounded;
+    if (size == 0)
+        return take_rounded(heap, 0, ret);
+    if (!rest || !dlx__heap_round(heap, size, &rounded) || rounded > rest->size)
+        return DLX_E_FULL;
+    if (rounded == rest->size) {
+        *ret = dlx_steal(*whole);
+        return 0;
+    }
+    if (!dlx__extents_reserve(rest->arena, rest->arena->n_blocks + 2))
+        return dlx__fail(DLX_E_NO_MEMORY, "state of an arena");
+    int r = new_block(heap, &part);
+    if (r < 0)
+        return r;
+    part->arena = rest->arena;
+    part->offset = rest->offset;
+    part->size = rounded;
+    rest->arena->n_blocks++;
+    rest->offset += rounded;
+    rest->size -= rounded;
+    rest->made.ndim = -1; /* it has other memory than it was exported with */
+    rest->has_words = false;
+    *ret = part;
+    return 0;
 }
 
 void dlx__heap_want_none(struct dlx_heap *heap)
@@ -737,8 +787,7 @@ uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size)
     struct dlx_arena_policy fit = policy_of(heap);
     uint64_t rounded;
     if (!dlx__heap_round(heap, size, &rounded) || /* as it will be taken */
-        !dlx__align_up(dlx__arena_policy_growth(&fit, rounded), DLX_MAX(heap->kind.align, DLX_PAGE),
-                       &rounded) ||
+        !dlx__align_up(dlx__arena_policy_growth(&fit, rounded), heap->kind.unit, &rounded) ||
         rounded > DLX_SHM_ARENA_MAX)
         return UINT64_MAX;
     return rounded;
@@ -766,9 +815,7 @@ int dlx__heap_add_of(struct dlx_heap *heap, uint32_t id, void *map, uint64_t siz
     arena->map = map;
     arena->owner = owner;
     arena->size = size;
-    arena->free_bytes = size;
-    arena->extents[0] = (struct dlx_extent){0, size};
-    arena->n_extents = 1;
+    dlx__extents_give_all(arena);
     struct dlx_arena **at = &heap->arenas;
     while (*at)
         at = &(*at)->next;

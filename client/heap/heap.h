@@ -25,7 +25,8 @@
 struct dlx_heap_kind {
     DLDevice device; /* of tensors in it */
     uint64_t align;  /* of blocks, and of their sizes */
-    uint64_t least;  /* bytes of an arena */
+    uint64_t least;  /* bytes of an arena, */
+    uint64_t unit;   /* which are a multiple of this */
     void *userdata;  /* the publisher's thread's */
     /* The end of an arena; on any thread, once the publisher has gone. `is_end`: it is the heap's,
      * too, and may wait. */
@@ -64,6 +65,14 @@ int dlx__heap_take_like(struct dlx_heap *heap, const struct dlx_block *like,
  */
 int dlx__heap_take_beside(struct dlx_heap *heap, const struct dlx_block *other, uint64_t size,
                           struct dlx_block **ret);
+
+/*
+ * The first `size` bytes of a block that dlx__heap_take() gave and that was not exported: what is
+ * left of it stays in `*whole`, NULL if nothing is. Returns 0; DLX_E_FULL (it has less),
+ * DLX_E_NO_MEMORY.
+ */
+int dlx__heap_cut(struct dlx_heap *heap, struct dlx_block **whole, uint64_t size,
+                  struct dlx_block **ret);
 
 /*
  * With `anywhere`, from now on a block is taken wherever it fits: for blocks that come and go

@@ -127,28 +127,58 @@ static int copy_spec(struct dlx_publisher *p, const struct dlx_tensor_spec *spec
     return r < 0 ? dlx__fail_prefix(r, "topic %s: tensor %u", p->topic, i) : 0;
 }
 
-static int alloc_one(struct dlx_publisher *p, struct dlx_heap *heap,
-                     const struct dlx_tensor_spec *spec, uint64_t size,
-                     DLManagedTensorVersioned **ret)
+/* The memory of a set in one heap. */
+struct piece {
+    struct dlx_heap *heap;
+    struct dlx_block *whole; /* of a GPU: what tensors have yet to be cut from */
+};
+
+/* More devices than this are gone through again each time. */
+#define PIECES_MAX 32U
+
+struct pieces {
+    uint32_t n;
+    struct piece all[PIECES_MAX];
+};
+
+static struct piece *piece_of(struct pieces *pieces, const struct dlx_heap *heap)
 {
-    struct dlx_block *block;
-    int r = dlx__publisher_block_of(p, heap, size, &block);
-    return r < 0 ? r : export_block(heap, block, spec, size, ret);
+    uint32_t i = 0;
+    while (i < pieces->n && pieces->all[i].heap != heap)
+        i++;
+    return i < pieces->n ? &pieces->all[i] : NULL;
+}
+
+/*
+ * Tensors of a GPU lie in one piece, in their order: where a set has an arena of its own, the same
+ * set lies there as it did in another arena, which is what a subscriber needs that maps it at the
+ * addresses of the former one (dlx_message_open_into()). On the CPU, where nobody does, each takes
+ * a block of an earlier set, which is faster.
+ */
+static int take_part(struct dlx_publisher *p, struct dlx_heap *heap, struct piece *piece,
+                     uint64_t size, struct dlx_block **ret)
+{
+    if (piece && heap != p->heap)
+        return dlx__heap_cut(heap, &piece->whole, size, ret);
+    bool before = dlx__heap_put_anywhere(heap, true);
+    int r = dlx__publisher_block_of(p, heap, size, ret);
+    (void)dlx__heap_put_anywhere(heap, before);
+    return r;
 }
 
 static int alloc_parts(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t n,
-                       DLManagedTensorVersioned **ret)
+                       struct pieces *pieces, DLManagedTensorVersioned **ret)
 {
     struct dlx_tensor_spec spec;
     struct dlx_heap *heap;
+    struct dlx_block *block;
     uint64_t size;
     for (uint32_t i = 0; i < n; i++) {
         int r = copy_spec(p, specs, i, &spec, &size, &heap);
-        if (r == 0) {
-            bool before = dlx__heap_put_anywhere(heap, true);
-            r = alloc_one(p, heap, &spec, size, &ret[i]);
-            (void)dlx__heap_put_anywhere(heap, before);
-        }
+        if (r == 0)
+            r = take_part(p, heap, piece_of(pieces, heap), size, &block);
+        if (r == 0)
+            r = export_block(heap, block, &spec, size, &ret[i]);
         if (r < 0) {
             while (i-- > 0) {
                 ret[i]->deleter(ret[i]);
@@ -161,12 +191,14 @@ static int alloc_parts(struct dlx_publisher *p, const struct dlx_tensor_spec *sp
 }
 
 /* Room for all of them in one piece, which they are then taken from. */
-static int make_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size)
+static int make_room(struct dlx_publisher *p, struct piece *piece, uint64_t size)
 {
     struct dlx_block *whole;
-    int r = take_block(p, heap, size, &whole);
-    if (r == 0)
-        dlx__heap_give(heap, whole);
+    int r = take_block(p, piece->heap, size, &whole);
+    if (r == 0 && piece->heap == p->heap)
+        dlx__heap_give(piece->heap, whole);
+    else if (r == 0)
+        piece->whole = whole;
     return r;
 }
 
@@ -178,9 +210,10 @@ static uint64_t manifest_size(uint32_t n, uint64_t n_dims)
 }
 
 /* Room for those of the tensors that go into this heap. */
-static int make_room_in(struct dlx_publisher *p, struct dlx_heap *heap,
+static int make_room_in(struct dlx_publisher *p, struct piece *piece,
                         const struct dlx_tensor_spec *specs, uint32_t n)
 {
+    struct dlx_heap *heap = piece->heap;
     struct dlx_tensor_spec spec;
     struct dlx_heap *of;
     uint64_t size, total = 0, n_dims = 0;
@@ -199,39 +232,47 @@ static int make_room_in(struct dlx_publisher *p, struct dlx_heap *heap,
     }
     if (heap == p->heap && __builtin_add_overflow(total, manifest_size(n, n_dims), &total))
         total = UINT64_MAX;
-    return all_there ? 0 : make_room(p, heap, total);
+    bool is_there = heap == p->heap && all_there;
+    return is_there ? 0 : make_room(p, piece, total);
 }
 
-/* More devices than this are gone through again each time. */
-#define HEAPS_MAX 32U
+static int make_pieces(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t n,
+                       struct pieces *ret)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct dlx_tensor_spec spec;
+        struct piece piece = {0};
+        int r = dlx__tensor_spec(&spec, spec_at(specs, i));
+        if (r == 0)
+            r = dlx__publisher_heap(p, spec.device, &piece.heap);
+        if (r < 0)
+            return dlx__fail_prefix(r, "topic %s: tensor %u", p->topic, i);
+        if (piece_of(ret, piece.heap))
+            continue;
+        r = make_room_in(p, &piece, specs, n);
+        if (r < 0)
+            return r;
+        if (ret->n < PIECES_MAX)
+            ret->all[ret->n++] = piece;
+        else
+            dlx__heap_give(piece.heap, piece.whole);
+    }
+    return 0;
+}
 
 static int alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t n,
                      DLManagedTensorVersioned **ret)
 {
-    struct dlx_heap *heap, *done[HEAPS_MAX];
-    uint32_t n_done = 0;
+    struct pieces pieces = {0};
     if (n == 0 || n > DLX_SHM_TENSORS_MAX)
         return dlx__fail(DLX_E_INVALID, "topic %s: a set of %u tensors, possible are 1 to %u",
                          p->topic, n, DLX_SHM_TENSORS_MAX);
-    for (uint32_t i = 0; i < n; i++) {
-        struct dlx_tensor_spec spec;
-        uint32_t k = 0;
-        int r = dlx__tensor_spec(&spec, spec_at(specs, i));
-        if (r == 0)
-            r = dlx__publisher_heap(p, spec.device, &heap);
-        if (r < 0)
-            return dlx__fail_prefix(r, "topic %s: tensor %u", p->topic, i);
-        while (k < n_done && done[k] != heap)
-            k++;
-        if (k < n_done)
-            continue;
-        r = make_room_in(p, heap, specs, n);
-        if (r < 0)
-            return r;
-        if (n_done < HEAPS_MAX)
-            done[n_done++] = heap;
-    }
-    return alloc_parts(p, specs, n, ret);
+    int r = make_pieces(p, specs, n, &pieces);
+    if (r == 0)
+        r = alloc_parts(p, specs, n, &pieces, ret);
+    for (uint32_t i = 0; i < pieces.n; i++) /* after a failure, or without bytes */
+        dlx__heap_give(pieces.all[i].heap, pieces.all[i].whole);
+    return r;
 }
 
 int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t n,

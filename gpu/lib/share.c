@@ -65,7 +65,7 @@ _Static_assert(DLX_SHM_ALLOCATION_SIZE == DLX_GPU_HEADER_SIZE, "a description wi
 /* Kernels want what cudaMalloc() gives. */
 #define ALIGN 256U
 /* The smallest piece that drivers allocate. */
-#define ARENA_LEAST (UINT64_C(2) << 20)
+#define ARENA_UNIT (UINT64_C(2) << 20)
 
 struct dlx_gpu_heap {
     struct dlx_gpu_heap *next;
@@ -321,7 +321,8 @@ static int heap_new(struct dlx_publisher *p, DLDevice device, struct dlx_heap **
 {
     struct dlx_heap_kind kind = {.device = device,
                                  .align = ALIGN,
-                                 .least = ARENA_LEAST,
+                                 .least = ARENA_UNIT,
+                                 .unit = ARENA_UNIT,
                                  .free_arena = free_gpu_arena,
                                  .settle = settle_deleted};
     struct dlx_gpu_uuid uuid;

@@ -217,19 +217,67 @@ static void unmap_arena(const struct dlx_heap_kind *kind, const struct dlx_arena
 }
 
 /* As on a GPU, where the smallest arena is a large one of shared memory. */
-TEST(small_blocks_begin_an_empty_arena_of_the_least_size)
+static void open_gpu_heap(void)
 {
-    const struct dlx_heap_kind kind = {
-        .device = {kDLCUDA, 0}, .align = 256, .least = 2 * MIB, .free_arena = unmap_arena};
+    const struct dlx_heap_kind kind = {.device = {kDLCUDA, 0},
+                                       .align = 256,
+                                       .least = 2 * MIB,
+                                       .unit = 2 * MIB,
+                                       .free_arena = unmap_arena};
     uint64_t generation;
     close_heap();
     ck_assert_int_eq(dlx__fork_init(&generation), 0);
     ck_assert_int_eq(dlx__heap_new_of(&heap, generation, &kind), 0);
+}
+
+TEST(small_blocks_begin_an_empty_arena_of_the_least_size)
+{
+    open_gpu_heap();
     ck_assert_uint_eq(dlx__heap_growth(heap, 64), 2 * MIB);
     add_arena(2 * MIB);
     struct dlx_block *block = take(64);
     ck_assert_uint_eq(block->size, 256);
     give(block);
+}
+
+/* The smallest arena for it is nearly twice as large. */
+TEST(a_large_block_takes_an_empty_arena_that_a_new_one_would_be_like)
+{
+    open_gpu_heap();
+    ck_assert_uint_eq(dlx__heap_growth(heap, 2 * MIB + 256), 4 * MIB);
+    add_arena(4 * MIB);
+    for (int i = 0; i < 2; i++) {
+        struct dlx_block *large = take(2 * MIB + 256);
+        ck_assert(!fits(256));
+        give(large);
+    }
+}
+
+/* A set: its parts lie side by side in their order, however they come back. */
+TEST(parts_are_cut_from_a_block_in_their_order)
+{
+    static const uint64_t sizes[] = {MIB, 0, 100, MIB};
+    struct dlx_block *part[4], *rest;
+    open_gpu_heap();
+    add_arena(4 * MIB);
+    for (int round = 0; round < 2; round++) {
+        struct dlx_block *whole = take(2 * MIB + 256);
+        for (int i = 0; i < 4; i++)
+            ck_assert_int_eq(dlx__heap_cut(heap, &whole, sizes[i], &part[i]), 0);
+        ck_assert_ptr_null(whole);
+        ck_assert_int_eq(dlx__heap_cut(heap, &whole, 256, &rest), DLX_E_FULL);
+        ck_assert_uint_eq(part[0]->offset, 0);
+        ck_assert_uint_eq(part[1]->size, 0);
+        ck_assert_uint_eq(part[2]->offset, MIB);
+        ck_assert_uint_eq(part[2]->size, 256);
+        ck_assert_uint_eq(part[3]->offset, MIB + 256);
+        for (int i = 3; i >= 0; i--)
+            give(part[i]);
+    }
+    struct dlx_block *whole = take(3 * MIB);
+    ck_assert_int_eq(dlx__heap_cut(heap, &whole, 4 * MIB, &rest), DLX_E_FULL);
+    ck_assert_uint_eq(whole->size, 3 * MIB);
+    give(whole);
 }
 
 int main(void)

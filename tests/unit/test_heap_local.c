@@ -148,6 +148,7 @@ static void open_counted(void)
     const struct dlx_heap_kind kind = {.device = {kDLCUDA, 0},
                                        .align = 256,
                                        .least = COUNTED,
+                                       .unit = COUNTED,
                                        .free_arena = count_arena,
                                        .settle = settle};
     close_heap();
