@@ -2,11 +2,10 @@
 #include "gpu/lib/receive.h"
 #include "common/packet.h"
 #include "gpu/gpu.h"
-#include "gpu/imports.h"
-#include "gpu/lib/fetch.h"
 #include "gpu/lib/idle.h"
-#include "gpu/lib/words.h"
+#include "gpu/lib/open.h"
 #include "gpu/lib/thread.h"
+#include "gpu/lib/words.h"
 #include <inttypes.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -24,31 +23,6 @@
 /* And so often for words that the kernel does not watch: those beyond its limit, or all but the
  * first where it can watch only one. */
 #define POLL_NS UINT64_C(1000000)
-
-struct allocation {
-    uint8_t bytes[DLX_SHM_ALLOCATION_SIZE]; /* a copy */
-    struct dlx_gpu_handle handle;           /* all zero: this version cannot open it */
-    struct dlx_gpu_import *import;
-};
-
-struct place {
-    uint32_t allocation; /* 1: the first; 0: none */
-    uint64_t offset;
-};
-
-struct dlx_message_gpu {
-    pthread_mutex_t lock; /* for `import` of all of them, and `wait` */
-    struct dlx_gpu_publisher publisher;
-    dlx_atomic_u32 *ready;     /* in the manifest */
-    int64_t timeout_ns;        /* how long the CPU waits for that */
-    struct dlx_client *client; /* to ask for descriptors and words; NULL: there are none */
-    struct dlx_gpu_wait *wait; /* of the stream that waited last; NULL: none has */
-    void *wait_stream;
-    uint32_t word; /* what its publisher's stream writes; 0: nothing, or a stream waits for it */
-    struct place *places; /* [n_tensors] */
-    uint32_t n_allocations;
-    struct allocation allocations[];
-};
 
 static const struct dlx_gpu_import *import_of(const struct dlx_export *e)
 {
@@ -824,11 +798,6 @@ static void link_end(struct dlx_subscriber_link *link)
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-static int decode(struct allocation *a)
-{
-    return dlx__gpu_handle_decode_outline(&a->handle, a->bytes);
-}
-
 static void message_free(struct dlx_message_gpu *gpu)
 {
     for (uint32_t i = 0; i < gpu->n_allocations; i++) {
@@ -854,7 +823,7 @@ static int message_new(struct dlx_subscriber_link *link, const struct dlx_manife
         return r;
     link_look(link);
     struct dlx_message_gpu *gpu = calloc(1, sizeof *gpu + n * sizeof gpu->allocations[0]);
-    struct place *places = calloc(manifest->header.n_tensors, sizeof *places);
+    struct dlx_gpu_place *places = calloc(manifest->header.n_tensors, sizeof *places);
     if (!gpu || !places) {
         free(gpu);
         free(places);
@@ -865,13 +834,14 @@ static int message_new(struct dlx_subscriber_link *link, const struct dlx_manife
     gpu->ready = (dlx_atomic_u32 *)(uintptr_t)&manifest->gpu->ready; /* to be read */
     gpu->word = *(const volatile uint32_t *)&manifest->gpu->word;
     gpu->timeout_ns = link->of->client->timeout_ns;
+    gpu->device = atomic_load_explicit(&link->gpu, memory_order_relaxed)->receiver->device;
     gpu->places = places;
     gpu->n_allocations = n;
     for (uint32_t i = 0; i < n; i++) {
-        struct allocation *a = &gpu->allocations[i];
+        struct dlx_gpu_allocation *a = &gpu->allocations[i];
         memcpy(a->bytes, manifest->allocations + (size_t)i * sizeof a->bytes, sizeof a->bytes);
         __asm__ volatile("" ::: "memory"); /* from here on only the private copy is looked at */
-        r = decode(a);
+        r = dlx__message_gpu_decode(a);
         if (r < 0 && r != DLX_E_VERSION) { /* of a later version: said when it is to be opened */
             message_free(gpu);
             return dlx__fail_prefix(DLX_E_BAD_PEER, "allocation %u", i + 1);
@@ -883,11 +853,6 @@ static int message_new(struct dlx_subscriber_link *link, const struct dlx_manife
     return 0;
 }
 
-static int32_t device_type_of(enum dlx_gpu_kind kind)
-{
-    return kind == DLX_GPU_HIP_IPC || kind == DLX_GPU_HIP_VMM ? kDLROCM : kDLCUDA;
-}
-
 static int place_tensor(struct dlx_message_gpu *gpu, uint32_t i,
                         const struct dlx_manifest_item *item, const int64_t *shape,
                         const int64_t *strides)
@@ -896,78 +861,12 @@ static int place_tensor(struct dlx_message_gpu *gpu, uint32_t i,
     if (item->allocation > 0) { /* dlx__manifest_item(): there are so many */
         const struct dlx_gpu_handle *handle = &gpu->allocations[item->allocation - 1].handle;
         size = handle->id != 0 ? handle->size : UINT64_MAX;
-        if (handle->id != 0 && item->record.device_type != device_type_of(handle->kind))
+        if (handle->id != 0 && item->record.device_type != dlx__message_gpu_type(handle->kind))
             return dlx__fail(DLX_E_BAD_PEER, "tensor on device type %d in an allocation of kind %s",
                              item->record.device_type, dlx__gpu_kind_text(handle->kind));
-        gpu->places[i] = (struct place){item->allocation, item->record.offset};
+        gpu->places[i] = (struct dlx_gpu_place){item->allocation, item->record.offset};
     }
     return dlx__record_check_gpu(&item->record, shape, strides, size);
-}
-
-/* ---- open ---------------------------------------------------------------------------------- */
-
-int dlx__message_gpu_fetch(struct dlx_client *c, const struct dlx_subscriber_link *link,
-                           uint64_t allocation, struct dlx_gpu_handle *ret)
-{
-    int r = dlx__gpu_fetch(c, link->id, link->origin, allocation, ret);
-    return r < 0 && r != DLX_E_FORKED
-               ? dlx__fail_prefix(r, "GPU memory %" PRIu64 " of %s", allocation, link->topic)
-               : r;
-}
-
-static int fetch_parts(void *userdata, uint64_t id, struct dlx_gpu_handle *ret)
-{
-    const struct dlx_message *m = userdata;
-    return dlx__message_gpu_fetch(m->gpu->client, m->link, id, ret);
-}
-
-/* The GPU whose kernels use tensors of this kind of memory. */
-static int32_t device_for(const struct dlx_message *m, enum dlx_gpu_kind kind)
-{
-    DLDevice device = atomic_load_explicit(&m->link->gpu, memory_order_acquire)->receiver->device;
-    return (int32_t)device.device_type == device_type_of(kind) ? device.device_id : DLX_GPU_HOME;
-}
-
-/* Locked. What the driver says of memory of a process that has ended is one of many codes. */
-static int open_allocation(struct dlx_message *m, struct allocation *a)
-{
-    if (a->handle.id == 0) {
-        int r = decode(a);
-        return r < 0 ? r : DLX_E_VERSION; /* it says why */
-    }
-    const struct dlx_gpu_fetch fetch = {.call = fetch_parts, .userdata = m};
-    int r = dlx__gpu_import(m->gpu->publisher, &a->handle, device_for(m, a->handle.kind),
-                            DLX_GPU_READ, &fetch, &a->import);
-    bool is_of_driver = r == DLX_E_SYSTEM || r == DLX_E_NOT_FOUND || r == DLX_E_ACCESS;
-    return is_of_driver && dlx__packet_hung_up(m->link->bell)
-               ? dlx__fail_prefix(DLX_E_PUBLISHER_GONE,
-                                  "the publisher is gone, and its GPU memory with it")
-               : r;
-}
-
-static int fail_tensor(const struct dlx_message *m, uint32_t i, int r)
-{
-    return dlx__fail_prefix(r, "topic %s, publisher %" PRIu64 " (pid %u), tensor %u",
-                            m->link->topic, m->link->publisher, m->link->pid, i);
-}
-
-static int open_tensor(struct dlx_message *m, uint32_t i, DLTensor *tensor)
-{
-    struct dlx_message_gpu *gpu = m->gpu;
-    const struct place *place = &gpu->places[i];
-    int r = 0;
-    if (place->allocation == 0)
-        return 0;
-    struct allocation *a = &gpu->allocations[place->allocation - 1];
-    (void)pthread_mutex_lock(&gpu->lock);
-    if (!a->import)
-        r = open_allocation(m, a);
-    (void)pthread_mutex_unlock(&gpu->lock);
-    if (r < 0)
-        return fail_tensor(m, i, r);
-    tensor->data = (uint8_t *)dlx__gpu_import_base(a->import) + place->offset;
-    tensor->device.device_id = dlx__gpu_import_device(a->import);
-    return 0;
 }
 
 /* ---- ready --------------------------------------------------------------------------------- */
@@ -1055,7 +954,7 @@ static int await_tensor(struct dlx_export *e, void *const *stream)
         return 0;
     free(e->streams);
     e->streams = NULL;
-    return fail_tensor(m, e->i, r);
+    return dlx__message_gpu_fail(m, e->i, r);
 }
 
 static int message_status(struct dlx_message_gpu *gpu)
@@ -1150,7 +1049,7 @@ const struct dlx_gpu_receiver_table dlx__gpu_receive_table = {
     .message_new = message_new,
     .message_free = message_free,
     .place = place_tensor,
-    .open = open_tensor,
+    .open = dlx__message_gpu_open,
     .await = await_tensor,
     .message_status = message_status,
     .wait_status = dlx__gpu_wait_result,

@@ -87,10 +87,6 @@ struct dlx_gpu_link {
     char unpinned[DLX_EVENT_REASON_SIZE]; /* why the first arena that is not pinned is not */
 };
 
-/* Fetch an allocation of the link's publisher from the keeper: as dlx__gpu_keep_get(). */
-int dlx__message_gpu_fetch(struct dlx_client *c, const struct dlx_subscriber_link *link,
-                           uint64_t allocation, struct dlx_gpu_handle *ret);
-
 /* A tensor is used on this stream. Returns 0; DLX_E_NO_MEMORY. */
 int dlx__gpu_use_on(struct dlx_export *e, void *stream);
 
