@@ -9,7 +9,7 @@ int dlx__gpu_open_new(const struct dlx_gpu_ops *ops, const struct dlx_gpu_handle
                       int32_t device, struct dlx_gpu_memory *ret)
 {
     struct dlx_gpu_memory memory;
-    int r = ops->open(handle, device, device, DLX_GPU_READ_WRITE, &memory);
+    int r = ops->open(handle, device, device, DLX_GPU_READ_WRITE, NULL, &memory);
     if (r < 0)
         return r;
     r = ops->clear(&memory);

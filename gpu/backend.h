@@ -25,6 +25,7 @@ struct dlx_gpu_memory {
     const struct dlx_gpu_ops *ops;
     int32_t device;   /* ordinal, of the GPU that has the memory or, if opened, that uses it */
     bool has_context; /* it keeps the primary context of `device` */
+    bool is_placed;   /* its addresses are reserved by the caller of open(), and stay so */
     void *base;
     uint64_t size;
     void *pool;    /* CUDA_POOL: the CUmemoryPool */
@@ -58,11 +59,16 @@ struct dlx_gpu_ops {
     int (*export)(const struct dlx_gpu_memory *memory, struct dlx_gpu_handle *ret);
     /*
      * Map memory of another process, whose GPU has the local ordinal `home`, for kernels on
-     * `device`. Descriptors stay the handle's. The kinds whose mappings cannot be read-only give a
+     * `device`: at `at`, which reserve() gave and where nothing is mapped, or if that is NULL
+     * anywhere. Descriptors stay the handle's. The kinds whose mappings cannot be read-only give a
      * writable one.
      */
     int (*open)(const struct dlx_gpu_handle *handle, int32_t home, int32_t device,
-                enum dlx_gpu_access access, struct dlx_gpu_memory *ret);
+                enum dlx_gpu_access access, void *at, struct dlx_gpu_memory *ret);
+    /* Addresses for memory of this kind, of any GPU, and their end. NULL: the driver alone says
+     * where memory is mapped, and the `at` of open() has to be NULL. */
+    int (*reserve)(uint64_t size, void **ret);
+    void (*unreserve)(void *at, uint64_t size);
     /* Let kernels of all peers, in this process, use memory that was allocated. NULL: not possible.
      */
     int (*allow_peers)(const struct dlx_gpu_memory *memory);

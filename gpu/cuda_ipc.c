@@ -31,7 +31,7 @@ static int export_handle(const struct dlx_gpu_memory *memory, struct dlx_gpu_han
 }
 
 static int open_handle(const struct dlx_gpu_handle *handle, int32_t home, int32_t device,
-                       enum dlx_gpu_access access, struct dlx_gpu_memory *ret)
+                       enum dlx_gpu_access access, void *address, struct dlx_gpu_memory *ret)
 {
     const struct dlx_cuda *cu;
     struct dlx_cuda_scope scope;
@@ -39,7 +39,7 @@ static int open_handle(const struct dlx_gpu_handle *handle, int32_t home, int32_
         .ops = &dlx__cuda_ipc_ops, .device = device, .size = handle->size};
     CUipcMemHandle ipc;
     CUdeviceptr at;
-    (void)home, (void)access;
+    (void)home, (void)access, (void)address;
     int r = dlx__cuda(&cu);
     if (r == 0)
         r = dlx__cuda_enter(cu, device, &scope);

@@ -73,13 +73,13 @@ static void cuda_pool_release(const struct dlx_cuda *cu, const struct dlx_gpu_me
 }
 
 static int open_pointer(const struct dlx_gpu_handle *handle, int32_t home, int32_t device,
-                        enum dlx_gpu_access access, struct dlx_gpu_memory *ret)
+                        enum dlx_gpu_access access, void *address, struct dlx_gpu_memory *ret)
 {
     const struct dlx_cuda *cu;
     struct dlx_cuda_scope scope;
     struct dlx_gpu_memory memory = {
         .ops = &dlx__cuda_pool_ops, .device = device, .size = handle->size};
-    (void)access;
+    (void)access, (void)address;
     int r = dlx__cuda(&cu);
     if (r == 0)
         r = dlx__cuda_enter(cu, device, &scope);

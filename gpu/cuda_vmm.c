@@ -21,7 +21,7 @@ static void cuda_vmm_destroy(const struct dlx_cuda *cu, struct dlx_gpu_memory *m
         (void)cu->cuMemUnmap(at, memory->pieces[i].size);
         at += memory->pieces[i].size;
     }
-    if (memory->base)
+    if (memory->base && !memory->is_placed)
         (void)cu->cuMemAddressFree(dlx__cuda_ptr(memory->base), memory->size);
     for (uint32_t i = 0; i < memory->n_pieces; i++) {
         if (memory->pieces[i].identity != 0)
@@ -32,15 +32,29 @@ static void cuda_vmm_destroy(const struct dlx_cuda *cu, struct dlx_gpu_memory *m
     *memory = (struct dlx_gpu_memory){0};
 }
 
-static int reserve(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory)
+static int reserve(const struct dlx_cuda *cu, uint64_t size, void **ret)
 {
     CUdeviceptr va;
-    CUresult result = cu->cuMemAddressReserve(&va, memory->size, 0, 0, 0);
+    CUresult result = cu->cuMemAddressReserve(&va, size, 0, 0, 0);
     if (result != CUDA_SUCCESS)
         return dlx__cuda_fail(cu, result, "cuMemAddressReserve of %llu bytes",
-                              (unsigned long long)memory->size);
-    memory->base = (void *)(uintptr_t)va;
+                              (unsigned long long)size);
+    *ret = (void *)(uintptr_t)va;
     return 0;
+}
+
+static int cuda_vmm_reserve(uint64_t size, void **ret)
+{
+    const struct dlx_cuda *cu;
+    int r = dlx__cuda(&cu);
+    return r < 0 ? r : reserve(cu, size, ret);
+}
+
+static void cuda_vmm_unreserve(void *at, uint64_t size)
+{
+    const struct dlx_cuda *cu;
+    if (dlx__cuda(&cu) == 0)
+        (void)cu->cuMemAddressFree(dlx__cuda_ptr(at), size);
 }
 
 static int allow(const struct dlx_cuda *cu, const struct dlx_gpu_memory *memory, int32_t device,
@@ -201,19 +215,22 @@ static int map_chunk(const struct dlx_cuda *cu, CUdeviceptr at, const struct dlx
 }
 
 static int open_chunks(const struct dlx_gpu_handle *handle, int32_t home, int32_t device,
-                       enum dlx_gpu_access access, struct dlx_gpu_memory *ret)
+                       enum dlx_gpu_access access, void *at, struct dlx_gpu_memory *ret)
 {
     const struct dlx_cuda *cu;
-    struct dlx_gpu_memory memory = {
-        .ops = &dlx__cuda_vmm_ops, .device = device, .size = handle->size};
+    struct dlx_gpu_memory memory = {.ops = &dlx__cuda_vmm_ops,
+                                    .device = device,
+                                    .is_placed = at != NULL,
+                                    .base = at,
+                                    .size = handle->size};
     uint32_t n_mapped = 0;
     uint64_t offset = 0;
     int r = dlx__cuda(&cu);
     if (r < 0)
         return r;
     r = dlx__gpu_memory_pieces(&memory, handle->n_chunks);
-    if (r == 0)
-        r = reserve(cu, &memory);
+    if (r == 0 && !at)
+        r = reserve(cu, memory.size, &memory.base);
     while (r == 0 && n_mapped < handle->n_chunks) {
         const struct dlx_gpu_chunk *chunk = &handle->chunks[n_mapped];
         r = map_chunk(cu, dlx__cuda_ptr(memory.base) + offset, chunk);
@@ -275,6 +292,8 @@ const struct dlx_gpu_ops dlx__cuda_vmm_ops = {
     .clear = cuda_vmm_clear,
     .export = export_chunks,
     .open = open_chunks,
+    .reserve = cuda_vmm_reserve,
+    .unreserve = cuda_vmm_unreserve,
     .allow_peers = cuda_vmm_allow_peers,
     .close = close_chunks,
     .forget = cuda_vmm_forget,

@@ -76,12 +76,12 @@ static int hip_memory_check_size(const struct dlx_hip *hip, const void *base, ui
 }
 
 static int open_ipc(const struct dlx_gpu_handle *handle, int32_t home, int32_t device,
-                    enum dlx_gpu_access access, struct dlx_gpu_memory *ret)
+                    enum dlx_gpu_access access, void *at, struct dlx_gpu_memory *ret)
 {
     const struct dlx_hip *hip;
     hipIpcMemHandle_t ipc;
     void *base;
-    (void)home, (void)access;
+    (void)home, (void)access, (void)at;
     struct dlx_hip_scope before;
     int r = dlx__hip(&hip);
     if (r < 0)
@@ -142,7 +142,7 @@ static void hip_memory_destroy(const struct dlx_hip *hip, struct dlx_gpu_memory 
 {
     if (is_mapped)
         (void)hip->hipMemUnmap(memory->base, memory->size);
-    if (memory->base)
+    if (memory->base && !memory->is_placed)
         (void)hip->hipMemAddressFree(memory->base, memory->size);
     for (uint32_t i = 0; i < memory->n_pieces; i++) {
         if (memory->pieces[i].identity != 0)
@@ -164,18 +164,49 @@ static hipMemAccessDesc access_of(int32_t device, enum dlx_gpu_access access)
     return desc;
 }
 
+/* The caller holds the lock. */
+static int reserve_for(const struct dlx_hip *hip, uint64_t size, void **ret)
+{
+    void *at;
+    hipError_t error = hip->hipMemAddressReserve(&at, size, 0, NULL, 0);
+    if (error != hipSuccess)
+        return dlx__hip_fail(hip, error, "hipMemAddressReserve of %llu bytes",
+                             (unsigned long long)size);
+    *ret = at;
+    return 0;
+}
+
+static int hip_memory_reserve(uint64_t size, void **ret)
+{
+    const struct dlx_hip *hip;
+    int r = dlx__hip(&hip);
+    if (r < 0)
+        return r;
+    dlx__hip_lock();
+    r = reserve_for(hip, size, ret);
+    dlx__hip_unlock();
+    return r;
+}
+
+static void hip_memory_unreserve(void *at, uint64_t size)
+{
+    const struct dlx_hip *hip;
+    dlx__hip_lock();
+    if (dlx__hip(&hip) == 0)
+        (void)hip->hipMemAddressFree(at, size);
+    dlx__hip_unlock();
+}
+
 /* The caller holds the lock. Map the only piece and let `device` use it, and `home`, the GPU that
  * has it. On failure only the addresses are left. */
 static int map(const struct dlx_hip *hip, struct dlx_gpu_memory *memory, int32_t home,
                enum dlx_gpu_access access)
 {
     hipMemAccessDesc desc[] = {access_of(memory->device, access), access_of(home, access)};
-    hipError_t error = hip->hipMemAddressReserve(&memory->base, memory->size, 0, NULL, 0);
-    if (error != hipSuccess) {
-        memory->base = NULL;
-        return dlx__hip_fail(hip, error, "hipMemAddressReserve");
-    }
-    error =
+    int r = memory->is_placed ? 0 : reserve_for(hip, memory->size, &memory->base);
+    if (r < 0)
+        return r;
+    hipError_t error =
         hip->hipMemMap(memory->base, memory->size, 0,
                        (hipMemGenericAllocationHandle_t)(uintptr_t)memory->pieces[0].identity, 0);
     if (error != hipSuccess)
@@ -313,11 +344,14 @@ static int export_vmm(const struct dlx_gpu_memory *memory, struct dlx_gpu_handle
 }
 
 static int open_vmm(const struct dlx_gpu_handle *handle, int32_t home, int32_t device,
-                    enum dlx_gpu_access access, struct dlx_gpu_memory *ret)
+                    enum dlx_gpu_access access, void *at, struct dlx_gpu_memory *ret)
 {
     const struct dlx_hip *hip;
-    struct dlx_gpu_memory memory = {
-        .ops = &dlx__hip_vmm_ops, .device = device, .size = handle->size};
+    struct dlx_gpu_memory memory = {.ops = &dlx__hip_vmm_ops,
+                                    .device = device,
+                                    .is_placed = at != NULL,
+                                    .base = at,
+                                    .size = handle->size};
     hipMemGenericAllocationHandle_t imported;
     int r = dlx__hip(&hip);
     if (r < 0)
@@ -375,6 +409,8 @@ const struct dlx_gpu_ops dlx__hip_vmm_ops = {
     .clear = clear_vmm,
     .export = export_vmm,
     .open = open_vmm,
+    .reserve = hip_memory_reserve,
+    .unreserve = hip_memory_unreserve,
     .close = close_vmm,
     .forget = forget_vmm,
 };

@@ -19,8 +19,8 @@ struct dlx_gpu_import {
     enum dlx_gpu_access access;
     uint32_t n_uses;
     uint64_t last_use;
-    uint64_t idle_most; /* bytes of `home` that may be idle */
-    struct dlx_gpu_memory memory;
+    uint64_t idle_most;            /* bytes of `home` that may be idle */
+    struct dlx_gpu_memory memory;  /* if its caller placed it: not on the list */
     struct dlx_gpu_export *export; /* of this process: not on the list, and `memory` is empty */
 };
 
@@ -171,10 +171,9 @@ static int import_own(const struct dlx_gpu_handle *handle, struct dlx_gpu_export
     return 0;
 }
 
-/* The keeper has what the publisher gave it, which has to match the message. */
-static int fetch_and_open(const struct dlx_gpu_ops *ops, const struct dlx_gpu_handle *outline,
-                          int32_t home, const struct dlx_gpu_fetch *fetch,
-                          struct dlx_gpu_import *entry)
+/* Whoever has the descriptors: they have to match the message. */
+static int fetch_whole(const struct dlx_gpu_handle *outline, const struct dlx_gpu_fetch *fetch,
+                       struct dlx_gpu_handle *ret)
 {
     struct dlx_gpu_handle whole = {0};
     int r = fetch->call(fetch->userdata, outline->id, &whole);
@@ -184,7 +183,20 @@ static int fetch_and_open(const struct dlx_gpu_ops *ops, const struct dlx_gpu_ha
                       (unsigned long long)outline->id, dlx__gpu_kind_text(outline->kind),
                       dlx__gpu_kind_text(whole.kind));
     if (r == 0)
-        r = ops->open(&whole, home, entry->device, entry->access, &entry->memory);
+        *ret = whole;
+    else
+        dlx__gpu_handle_deinit(&whole);
+    return r;
+}
+
+static int fetch_and_open(const struct dlx_gpu_ops *ops, const struct dlx_gpu_handle *outline,
+                          int32_t home, const struct dlx_gpu_fetch *fetch,
+                          struct dlx_gpu_import *entry)
+{
+    struct dlx_gpu_handle whole = {0};
+    int r = fetch_whole(outline, fetch, &whole);
+    if (r == 0)
+        r = ops->open(&whole, home, entry->device, entry->access, NULL, &entry->memory);
     dlx__gpu_handle_deinit(&whole);
     return r;
 }
@@ -221,7 +233,7 @@ static int open_entry(const struct dlx_gpu_ops *ops, const struct dlx_gpu_handle
     int r = find_idle_most(entry);
     if (r == 0)
         r = dlx__gpu_handle_is_complete(handle)
-                ? ops->open(handle, home, entry->device, entry->access, &entry->memory)
+                ? ops->open(handle, home, entry->device, entry->access, NULL, &entry->memory)
                 : fetch_and_open(ops, handle, home, fetch, entry);
     (void)pthread_mutex_lock(&lock);
     if (r == 0)
@@ -235,6 +247,20 @@ static int open_entry(const struct dlx_gpu_ops *ops, const struct dlx_gpu_handle
         return fail_open(r, handle->kind);
     }
     return 0;
+}
+
+/* The GPU that has the memory, and `device` in place of DLX_GPU_HOME. */
+static int find_devices(const struct dlx_gpu_handle *handle, const struct dlx_gpu_ops **ret_ops,
+                        int32_t *ret_home, int32_t *device)
+{
+    int r = dlx__gpu_ops(handle->kind, ret_ops);
+    if (r == 0)
+        r = dlx__gpu_ordinal((*ret_ops)->device_type, &handle->device, ret_home);
+    if (r == 0 && *device == DLX_GPU_HOME)
+        *device = *ret_home;
+    else if (r == 0 && *device != *ret_home)
+        r = dlx__gpu_check_peer((*ret_ops)->device_type, *device, *ret_home);
+    return r;
 }
 
 int dlx__gpu_import(struct dlx_gpu_publisher publisher, const struct dlx_gpu_handle *handle,
@@ -251,11 +277,7 @@ int dlx__gpu_import(struct dlx_gpu_publisher publisher, const struct dlx_gpu_han
     int r = dlx__gpu_exports_find(publisher, handle->id, &own);
     if (r < 0 || own)
         return r < 0 ? r : import_own(handle, own, ret);
-    r = dlx__gpu_ops(handle->kind, &ops);
-    if (r == 0)
-        r = dlx__gpu_ordinal(ops->device_type, &handle->device, &home);
-    if (r == 0 && device != DLX_GPU_HOME && device != home)
-        r = dlx__gpu_check_peer(ops->device_type, device, home);
+    r = find_devices(handle, &ops, &home, &device);
     if (r < 0)
         return r;
     struct dlx_gpu_import *entry = calloc(1, sizeof *entry);
@@ -266,7 +288,7 @@ int dlx__gpu_import(struct dlx_gpu_publisher publisher, const struct dlx_gpu_han
                                      .id = handle->id,
                                      .ops = ops,
                                      .home = home,
-                                     .device = device == DLX_GPU_HOME ? home : device,
+                                     .device = device,
                                      .access = access,
                                      .n_uses = 1};
     memcpy(entry->token, handle->token, sizeof entry->token);
@@ -297,6 +319,55 @@ int dlx__gpu_import(struct dlx_gpu_publisher publisher, const struct dlx_gpu_han
     return r;
 }
 
+/* ---- at addresses of the caller's choice --------------------------------------------------- */
+
+int dlx__gpu_import_prepare(struct dlx_gpu_handle *handle, const struct dlx_gpu_fetch *fetch,
+                            int32_t *device)
+{
+    const struct dlx_gpu_ops *ops;
+    struct dlx_gpu_handle whole = {0};
+    int32_t home;
+    if (dlx__gpu_is_forked())
+        return dlx__gpu_fail_forked();
+    int r = find_devices(handle, &ops, &home, device);
+    if (r == 0 && !ops->reserve)
+        r = dlx__fail(DLX_E_DEVICE,
+                      "GPU memory of kind %s is mapped where the driver chooses, and nowhere else: "
+                      "its publisher has to publish memory of dlx_alloc_set()",
+                      dlx__gpu_kind_text(handle->kind));
+    if (r < 0 || dlx__gpu_handle_is_complete(handle))
+        return r;
+    r = fetch_whole(handle, fetch, &whole);
+    if (r < 0)
+        return r;
+    dlx__gpu_handle_deinit(handle);
+    *handle = whole;
+    return 0;
+}
+
+int dlx__gpu_import_at(const struct dlx_gpu_handle *handle, int32_t device,
+                       enum dlx_gpu_access access, void *at, struct dlx_gpu_import **ret)
+{
+    const struct dlx_gpu_ops *ops;
+    int32_t home;
+    int r = find_devices(handle, &ops, &home, &device);
+    if (r < 0)
+        return r;
+    struct dlx_gpu_import *import = calloc(1, sizeof *import);
+    if (!import)
+        return dlx__fail(DLX_E_NO_MEMORY, "no memory for an import of GPU memory");
+    *import = (struct dlx_gpu_import){.state = IMPORT_USED, .ops = ops, .device = device};
+    r = ops->open(handle, home, device, access, at, &import->memory);
+    if (r < 0) {
+        free(import);
+        return fail_open(r, handle->kind);
+    }
+    *ret = import;
+    return 0;
+}
+
+/* ---- uses ------------------------------------------------------------------------------------ */
+
 void *dlx__gpu_import_base(const struct dlx_gpu_import *import)
 {
     return import->export ? dlx__gpu_export_base(import->export) : import->memory.base;
@@ -314,6 +385,11 @@ void dlx__gpu_import_unref(struct dlx_gpu_import *import)
         return;
     if (import->export) {
         dlx__gpu_export_unref(import->export);
+        free(import);
+        return;
+    }
+    if (import->memory.is_placed) {
+        import->ops->close(&import->memory);
         free(import);
         return;
     }

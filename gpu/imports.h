@@ -32,6 +32,10 @@
  * is used when the last link leaves. Of the kinds that drivers let a process open once, an
  * allocation is known by its token, from whatever publisher, and not opened again before the driver
  * has closed it. Memory that a publisher of this process exports is not opened: it is where it is.
+ *
+ * Memory may also be opened at addresses that the caller has reserved (gpu/lib/range.h): such an
+ * import has one use, is shared with nobody, and is closed with that use. The same memory may be
+ * open elsewhere, too.
  */
 
 #include "gpu/backend.h"
@@ -63,6 +67,19 @@ struct dlx_gpu_fetch {
 int dlx__gpu_import(struct dlx_gpu_publisher publisher, const struct dlx_gpu_handle *handle,
                     int32_t device, enum dlx_gpu_access access, const struct dlx_gpu_fetch *fetch,
                     struct dlx_gpu_import **ret);
+/*
+ * All that another process is needed for, so that dlx__gpu_import_at() depends on the driver alone:
+ * an outline becomes complete, and `*device` the ordinal in place of DLX_GPU_HOME. As
+ * dlx__gpu_import(); DLX_E_DEVICE also if memory of this kind cannot be placed. Memory of this
+ * process is treated as that of another one.
+ */
+int dlx__gpu_import_prepare(struct dlx_gpu_handle *handle, const struct dlx_gpu_fetch *fetch,
+                            int32_t *device);
+/* One use of that memory, at `at`, where its kind has reserved enough addresses (`reserve` of
+ * gpu/backend.h) and nothing is mapped. */
+int dlx__gpu_import_at(const struct dlx_gpu_handle *handle, int32_t device,
+                       enum dlx_gpu_access access, void *at, struct dlx_gpu_import **ret);
+
 void *dlx__gpu_import_base(const struct dlx_gpu_import *import);
 /* The ordinal of the GPU that uses it. */
 int32_t dlx__gpu_import_device(const struct dlx_gpu_import *import);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/gpu/gpu.h"
+#include "client/base/args.h"
+#include "client/base/fork.h"
 #include "common/error.h"
 #include "gpu_build.h"
 #include "ring/tensor.h"
@@ -90,4 +92,27 @@ int dlx_gpu_trim(uint64_t *ret)
     if (r == 0 && ret)
         *ret = bytes;
     return r;
+}
+
+/* ---- ranges ---------------------------------------------------------------------------------- */
+
+int dlx_gpu_range_new(struct dlx_gpu_range **ret)
+{
+    uint64_t generation;
+    dlx__error_clear();
+    if (!ret)
+        return DLX_NAME_NULL(0, "dlx_gpu_range_new", {"ret", ret});
+    int r = dlx__fork_init(&generation);
+    if (r == 0)
+        r = dlx__gpu_load();
+    return r < 0 ? r
+                 : atomic_load_explicit(&dlx__gpu_loaded, memory_order_acquire)
+                       ->range_new(generation, ret);
+}
+
+struct dlx_gpu_range *dlx_gpu_range_unref(struct dlx_gpu_range *range)
+{
+    if (range)
+        atomic_load_explicit(&dlx__gpu_loaded, memory_order_acquire)->range_unref(range);
+    return NULL;
 }

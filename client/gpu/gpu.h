@@ -111,6 +111,8 @@ struct dlx_gpu_receiver_table {
                  const int64_t *shape, const int64_t *strides);
     /* Open tensor `i`: sets its data and device, if it is on a GPU. Any thread. */
     int (*open)(struct dlx_message *m, uint32_t i, DLTensor *tensor);
+    /* dlx_message_open_into(), of a message with tensors on GPUs. Any thread. */
+    int (*open_into)(struct dlx_message *m, struct dlx_gpu_range *range, int64_t timeout_ns);
     /* Wait until an open tensor is ready, or let the stream wait, which uses it from then on. */
     int (*await)(struct dlx_export *e, void *const *stream);
     /* The results of dlx_message_status() and dlx_tensor_status(). */
@@ -189,6 +191,9 @@ struct dlx_gpu_library {
     void (*free)(void *memory);
     /* gpu/imports.h */
     int (*trim)(uint64_t *ret);
+    /* gpu/lib/range.h */
+    int (*range_new)(uint64_t generation, struct dlx_gpu_range **ret);
+    void (*range_unref)(struct dlx_gpu_range *range);
 };
 
 /*

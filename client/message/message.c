@@ -718,14 +718,17 @@ const DLTensor *dlx_message_tensor_peek(const struct dlx_message *m, uint32_t i)
 
 /* ---- names --------------------------------------------------------------------------------- */
 
+const char *dlx__message_name(const struct dlx_message *m, uint32_t i)
+{
+    return m->table ? m->table->text + m->table->names[i] : "";
+}
+
 const char *dlx_message_tensor_name(const struct dlx_message *m, uint32_t i)
 {
     if (!m)
         return NULL;
     dlx__message_check(m);
-    if (i >= m->n_tensors)
-        return NULL;
-    return m->table ? m->table->text + m->table->names[i] : "";
+    return i < m->n_tensors ? dlx__message_name(m, i) : NULL;
 }
 
 /* Any number of threads may be here at once: one of their indexes stays. */
@@ -862,6 +865,18 @@ int dlx_message_tensor_describe(struct dlx_message *m, uint32_t i, DLManagedTens
     *ret = (DLManagedTensorVersioned){
         .version = dlx__message_version(m->flags[i]), .flags = m->flags[i], .dl_tensor = tensor};
     return 0;
+}
+
+int dlx_message_open_into(struct dlx_message *m, struct dlx_gpu_range *range, int64_t timeout_ns)
+{
+    dlx__error_clear();
+    if (!m || !range)
+        return DLX_NAME_NULL(0, "dlx_message_open_into", {"message", m}, {"range", range});
+    int r = dlx__refuse_forked(m->link->generation);
+    if (r == 0 && !m->gpu)
+        r = dlx__fail(DLX_E_INVALID, "dlx_message_open_into: no tensor of the message is on a GPU, "
+                                     "or libdlx-gpu could not be loaded when it was taken");
+    return r < 0 ? r : dlx__gpu_receiver()->open_into(m, range, timeout_ns);
 }
 
 /* ---- streams ------------------------------------------------------------------------------- */

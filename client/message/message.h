@@ -138,6 +138,9 @@ static inline DLPackVersion dlx__message_version(uint64_t flags)
     return (DLPackVersion){DLPACK_MAJOR_VERSION, padded ? 1 : 0};
 }
 
+/* The name of tensor `i`, which there is; "" if it has none. Valid as long as the message. */
+dlx_for_gpu const char *dlx__message_name(const struct dlx_message *m, uint32_t i);
+
 /* A tensor on the CPU is used on streams: its deleter is to look at them. */
 dlx_for_gpu void dlx__message_release_on_streams(DLManagedTensorVersioned *tensor);
 

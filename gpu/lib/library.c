@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/gpu/gpu.h"
 #include "gpu/imports.h"
+#include "gpu/lib/range.h"
 #include "gpu/lib/receive.h"
 #include "gpu/lib/share.h"
 #include "gpu/lib/malloc.h"
@@ -15,6 +16,8 @@ __attribute__((visibility("default"))) const struct dlx_gpu_library dlx__gpu_lib
     .malloc = dlx__gpu_malloc,
     .free = dlx__gpu_free,
     .trim = dlx__gpu_imports_trim,
+    .range_new = dlx__gpu_range_new,
+    .range_unref = dlx__gpu_range_unref,
 };
 
 /* For a static program. */

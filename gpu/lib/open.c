@@ -2,6 +2,7 @@
 #include "gpu/lib/open.h"
 #include "common/packet.h"
 #include "gpu/lib/fetch.h"
+#include "gpu/lib/range.h"
 #include <inttypes.h>
 
 int dlx__message_gpu_decode(struct dlx_gpu_allocation *a)
@@ -81,4 +82,92 @@ int dlx__message_gpu_open(struct dlx_message *m, uint32_t i, DLTensor *tensor)
     tensor->data = (uint8_t *)dlx__gpu_import_base(a->import) + place->offset;
     tensor->device.device_id = dlx__gpu_import_device(a->import);
     return 0;
+}
+
+/* ---- open in a range ------------------------------------------------------------------------- */
+
+/* All that may fail for want of somebody else: from here on the driver alone is needed. */
+static int prepare(struct dlx_message *m)
+{
+    struct dlx_message_gpu *gpu = m->gpu;
+    const struct dlx_gpu_fetch fetch = {.call = fetch_parts, .userdata = m};
+    int r = 0;
+    (void)pthread_mutex_lock(&gpu->lock);
+    for (uint32_t i = 0; r == 0 && i < gpu->n_allocations; i++) {
+        struct dlx_gpu_allocation *a = &gpu->allocations[i];
+        if (a->import)
+            r = dlx__fail(DLX_E_INVALID, "a tensor of it was opened before: open it in the range "
+                                         "first");
+        if (r == 0)
+            r = check_version(a);
+        if (r == 0) {
+            a->device = device_for(m, a->handle.kind);
+            r = dlx__gpu_import_prepare(&a->handle, &fetch, &a->device);
+        }
+    }
+    (void)pthread_mutex_unlock(&gpu->lock);
+    return explain_open(m, r);
+}
+
+/* Locked. All of it or nothing. */
+static int open_all_at(struct dlx_message *m, const struct dlx_gpu_range *range)
+{
+    struct dlx_message_gpu *gpu = m->gpu;
+    uint32_t n = 0;
+    int r = 0;
+    while (r == 0 && n < gpu->n_allocations) {
+        struct dlx_gpu_allocation *a = &gpu->allocations[n];
+        r = a->import ? dlx__fail(DLX_E_INVALID, "a tensor of it was opened meanwhile")
+                      : dlx__gpu_import_at(&a->handle, a->device, DLX_GPU_READ,
+                                           dlx__gpu_range_address(range, n), &a->import);
+        n += r == 0;
+    }
+    for (uint32_t i = 0; r < 0 && i < n; i++) {
+        dlx__gpu_import_unref(gpu->allocations[i].import);
+        gpu->allocations[i].import = NULL;
+    }
+    for (uint32_t i = 0; r == 0 && i < n; i++) /* the mapping keeps the memory */
+        dlx__gpu_handle_deinit(&gpu->allocations[i].handle);
+    return r;
+}
+
+/* What prepare() did is of use only for a call that follows one which has waited in vain. */
+static int undo_prepare(struct dlx_message_gpu *gpu, int code)
+{
+    (void)pthread_mutex_lock(&gpu->lock);
+    for (uint32_t i = 0; code != DLX_E_TIMEOUT && i < gpu->n_allocations; i++) {
+        struct dlx_gpu_allocation *a = &gpu->allocations[i];
+        if (a->import || a->handle.id == 0)
+            continue;
+        dlx__gpu_handle_deinit(&a->handle);
+        (void)dlx__message_gpu_decode(a); /* as when the message was taken */
+    }
+    (void)pthread_mutex_unlock(&gpu->lock);
+    return code;
+}
+
+int dlx__message_gpu_open_into(struct dlx_message *m, struct dlx_gpu_range *range,
+                               int64_t timeout_ns)
+{
+    struct dlx_message_gpu *gpu = m->gpu;
+    int r = prepare(m);
+    if (r == 0)
+        r = dlx__gpu_range_claim(range, m, dlx__deadline(timeout_ns));
+    if (r == 0) {
+        (void)pthread_mutex_lock(&gpu->lock);
+        r = dlx__gpu_range_reserve(range);
+        if (r == 0)
+            r = open_all_at(m, range);
+        if (r == 0)
+            gpu->range = range;
+        (void)pthread_mutex_unlock(&gpu->lock);
+        if (r == 0)
+            dlx__gpu_range_mapped(range);
+        else
+            r = dlx__gpu_range_fail(range, r);
+    }
+    return r < 0 ? dlx__fail_prefix(undo_prepare(gpu, r),
+                                    "topic %s, publisher %" PRIu64 " (pid %u), message %" PRIu64,
+                                    m->link->topic, m->link->publisher, m->link->pid, m->seq)
+                 : 0;
 }

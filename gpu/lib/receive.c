@@ -4,6 +4,7 @@
 #include "gpu/gpu.h"
 #include "gpu/lib/idle.h"
 #include "gpu/lib/open.h"
+#include "gpu/lib/range.h"
 #include "gpu/lib/thread.h"
 #include "gpu/lib/words.h"
 #include <inttypes.h>
@@ -804,6 +805,8 @@ static void message_free(struct dlx_message_gpu *gpu)
         dlx__gpu_import_unref(gpu->allocations[i].import);
         dlx__gpu_handle_deinit(&gpu->allocations[i].handle);
     }
+    if (gpu->range)
+        dlx__gpu_range_leave(gpu->range);
     (void)dlx__gpu_wait_unref(gpu->wait);
     (void)pthread_mutex_destroy(&gpu->lock);
     dlx__client_unref(gpu->client);
@@ -1050,6 +1053,7 @@ const struct dlx_gpu_receiver_table dlx__gpu_receive_table = {
     .message_free = message_free,
     .place = place_tensor,
     .open = dlx__message_gpu_open,
+    .open_into = dlx__message_gpu_open_into,
     .await = await_tensor,
     .message_status = message_status,
     .wait_status = dlx__gpu_wait_result,

@@ -3,7 +3,7 @@
 #define DLX_GPU_WORDS_H
 
 /*
- * Order without a CPU (docs/decisions/0044; off unless DLX_GPU_WORDS=1 in the publisher's
+ * Order without a CPU (docs/decisions/0045; off unless DLX_GPU_WORDS=1 in the publisher's
  * environment). The publisher's stream writes a word after the work of a message, and a stream of a
  * subscriber waits for that word: no thread is between the two works.
  *

@@ -130,6 +130,19 @@ inline std::uint64_t gpu_trim()
     return bytes;
 }
 
+/** Addresses of GPUs in which one message after another is opened: dlx_gpu_range_new() and
+ *  message::open_into(). */
+class gpu_range : public detail::handle<dlx_gpu_range>
+{
+  public:
+    gpu_range()
+    {
+        dlx_gpu_range *range = nullptr;
+        detail::check(dlx_gpu_range_new(&range));
+        x_.reset(range);
+    }
+};
+
 /** A tensor of a set to be published, which empties it: `{"rgb", std::move(t)}`. */
 struct item {
     item(const char *n, tensor &&t) noexcept : name(n), value(t) {}
@@ -337,6 +350,14 @@ class message : public detail::handle<dlx_message>
         return dlx::tensor(t);
     }
     dlx::tensor tensor(const std::string &name) const { return tensor(find(name)); }
+    /** Opens the tensors on GPUs at the addresses of those of the former message in the range, by
+     *  dlx_message_open_into(). Returns false if that message has not ended in time. */
+    template <class R, class P>
+    bool open_into(const gpu_range &range, std::chrono::duration<R, P> timeout) const
+    {
+        return detail::there(
+            dlx_message_open_into(get(), range.get(), detail::nanoseconds(timeout)));
+    }
     /** Makes a tensor for a stream, which waits until it is ready: dlx_message_tensor_on(). */
     dlx::tensor tensor_on(std::uint32_t i, void *stream) const
     {

@@ -238,6 +238,75 @@ DLX_API void dlx_cuda_free(void *memory, size_t size, int device, void *stream);
  */
 DLX_API int dlx_gpu_trim(uint64_t *ret);
 
+/*
+ * Addresses of GPUs that stay while the memory behind them changes: a new version of a model's
+ * weights is mapped where the former one was, so that CUDA graphs that were captured over the
+ * former one run over the new one.
+ *
+ *     dlx_gpu_range_new(&range)
+ *     dlx_take(s, timeout_ns, &m)
+ *     dlx_message_open_into(m, range, 0)            first version: addresses are reserved
+ *     ... dlx_message_tensor(m, i, &t), capture graphs over t->dl_tensor.data, run them ...
+ *     dlx_take(s, timeout_ns, &next)
+ *     ... release m and its tensors ...
+ *     dlx_message_open_into(next, range, timeout_ns)
+ *     ... dlx_message_tensor(next, i, &t): the same addresses; run the same graphs ...
+ */
+struct dlx_gpu_range;
+
+/**
+ * Makes a range, which is empty: the first message that is opened in it decides which addresses
+ * are reserved, on which GPUs, and what has to lie at each of them. A range holds one message at a
+ * time. Weights that travel in several messages need a range for each of them.
+ *
+ * Returns 0; DLX_E_INVALID, DLX_E_DEVICE (libdlx-gpu is not installed), DLX_E_NO_MEMORY,
+ * DLX_E_KERNEL.
+ */
+DLX_API int dlx_gpu_range_new(struct dlx_gpu_range **ret);
+
+/** Releases the range. A message that is open in it stays so, and the addresses are free when that
+ *  has ended. Returns NULL. Any thread. */
+DLX_API struct dlx_gpu_range *dlx_gpu_range_unref(struct dlx_gpu_range *range);
+
+/**
+ * Opens the GPU memory of a message in the range: dlx_message_tensor() of `m` then gives, for each
+ * tensor, the address that the tensor of the same number had in the former message. Call it before
+ * any tensor of `m` is opened. All of the message is opened, or nothing.
+ *
+ * The former message has to be out of use, so that no kernel finds its memory unmapped: it ends
+ * when it and all tensors made from it are released, and the work on their streams is done. The
+ * call waits for that. In between, and after a failure, the range is empty: work that uses its
+ * addresses is an error of the GPU. Everything else is checked before the wait. So a call with
+ * `timeout_ns` 0 while the former message is in use fails with DLX_E_TIMEOUT if that message is all
+ * that is in the way, and with another code if `m` cannot follow it.
+ *
+ * Both messages need the same layout: as many tensors, in the same order, with the same names, data
+ * types, shapes and strides, and at the same offsets of as many allocations of the same sizes and
+ * kind, for the same GPU; tensors on the CPU, and those without elements, may differ. A publisher
+ * makes such messages if it does nothing else, and makes each version by one dlx_alloc_set() of the
+ * same tensors in the same order: a set on a GPU lies in one piece, in its order, and one of at
+ * least 1 MiB, and of a 512th of the publisher's memory on that GPU, begins an arena of its own.
+ *
+ * Memory of cudaMalloc, of pools and of hipMalloc cannot be placed. A publisher of this process can
+ * be the origin: its memory is mapped a second time.
+ *
+ * Any thread; a second call for the same range waits until the message of the first has ended. It
+ * makes no context, and disturbs no capture. `interrupt` does not end the wait. After a failure `m`
+ * is not open, and the call may be repeated.
+ *
+ * Returns 0, what dlx_message_tensor() returns apart from readiness, or:
+ *
+ *   DLX_E_TIMEOUT         another message is in the range; the text says which
+ *   DLX_E_SHAPE           the layout is another one; the text says which tensor lies elsewhere, and
+ *                         what its publisher has to do
+ *   DLX_E_INVALID         a tensor of `m` was opened before, or none is on a GPU
+ *   DLX_E_DEVICE          the kind of memory cannot be placed, or as dlx_message_tensor()
+ *   DLX_E_FORKED          the message or the range is the parent's
+ *   DLX_E_NO_MEMORY       there is none for the layout, or the driver has none
+ */
+DLX_API int dlx_message_open_into(struct dlx_message *m, struct dlx_gpu_range *range,
+                                  int64_t timeout_ns);
+
 #ifdef __cplusplus
 }
 #endif

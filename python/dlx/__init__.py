@@ -29,6 +29,7 @@ from . import _connection, _message, _publisher  # add methods to what the exten
 from ._dlx import (
     Connection,
     Event,
+    GpuRange,
     Message,
     NamedMessage,
     Publisher,
@@ -82,6 +83,7 @@ __all__ = [
     "NamedMessage",
     "TreeMessage",
     "Tensor",
+    "GpuRange",
     "DType",
     "Report",
     "Event",

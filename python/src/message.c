@@ -5,6 +5,7 @@
 #include "errors.h"
 #include "export.h"
 #include "gpu.h"
+#include "range.h"
 #include <string.h>
 
 PyTypeObject *dlxpy_message_type;
@@ -473,6 +474,8 @@ static PyMethodDef methods[] = {
     {"__enter__", enter, METH_NOARGS, NULL},
     {"__exit__", leave, METH_VARARGS, NULL},
     {"_specs", specs, METH_NOARGS, NULL},
+    {"open_into", (PyCFunction)(void (*)(void))dlxpy_message_open_into,
+     METH_FASTCALL | METH_KEYWORDS, dlxpy_open_into_doc},
     {"private", private, METH_O, private_doc},
     {"release", release, METH_NOARGS, release_doc},
     {0},

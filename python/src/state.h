@@ -29,6 +29,7 @@ extern PyTypeObject *dlxpy_tensor_type;
 int dlxpy_add_errors(PyObject *module);
 int dlxpy_add_tensor(PyObject *module);
 int dlxpy_add_message(PyObject *module);
+int dlxpy_add_range(PyObject *module);
 int dlxpy_add_event(PyObject *module);
 int dlxpy_add_publisher(PyObject *module);
 int dlxpy_add_subscription(PyObject *module);

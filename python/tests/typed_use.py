@@ -130,6 +130,11 @@ def selects(sub: dlx.Subscription, other: dlx.Subscription) -> None:
     assert_type(dlx.DType(float).name, str)
     dlx.torch_mem_pool()
     assert_type(dlx.gpu_trim(), int)
+    place = dlx.GpuRange()
+    sub.take().open_into(place)
+    sub.take().open_into(place, timeout=None)
+    sub.take().open_into("cuda:0")  # type: ignore[arg-type]
+    dlx.GpuRange(64)  # type: ignore[call-arg]
 
 
 def catches() -> None:

@@ -76,8 +76,12 @@ if [[ $san == *thread* ]] && setarch -R true 2>/dev/null; then prefix=(setarch -
 
 export DLX_SOCKET=$tmp/dlpackd.sock UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1 TSAN_OPTIONS=halt_on_error=1
+gpu=()
+if [ -e "$build/tests/standin/libcuda.so.1" ]; then # 16 MiB of memory
+    gpu=(env "LD_LIBRARY_PATH=$build/tests/standin" STANDIN_MEMORY=16777216)
+fi
 mkfifo "$tmp/log"
-"${prefix[@]}" "$build/dlpackd" --foreground --socket "$DLX_SOCKET" 2>"$tmp/log" &
+"${gpu[@]}" "${prefix[@]}" "$build/dlpackd" --foreground --socket "$DLX_SOCKET" 2>"$tmp/log" &
 daemon=$!
 exec 3<"$tmp/log"
 while read -r line <&3; do
@@ -87,15 +91,13 @@ done
 cat <&3 >"$tmp/daemon.log" & # a full pipe would stop it
 reader=$!
 status=0
-gpu=()
-if [ -e "$build/tests/standin/libcuda.so.1" ]; then # 16 MiB of memory
-    gpu=(env "LD_LIBRARY_PATH=$build/tests/standin" STANDIN_MEMORY=16777216)
-fi
 "${gpu[@]}" "${prefix[@]}" "$tmp/stories" || status=$?
 kill "$daemon"
 wait "$daemon" || status=$?
 daemon=
 wait "$reader"
+# The GPU keeper that the daemon started, if the stories used a GPU, waits for the next daemon.
+pkill -f -- "--socket $DLX_SOCKET.keeper" || true
 if [ "$status" != 0 ]; then cat "$tmp/daemon.log"; fi
 echo "$n compilations, $n_refused refused"
 [ "$status" = 0 ]

@@ -280,6 +280,29 @@ static void gpu_memory_is_freed_at_its_end()
     EXPECT(dlx::gpu_trim() == 0);
 }
 
+static void messages_are_opened_one_after_the_other_at_the_same_addresses()
+{
+    stream x("cpp/range");
+    const dlx::gpu_range range;
+    x.p.publish(x.p.alloc<float>({2}));
+    const std::optional<dlx::message> on_cpu = x.s.take();
+    FAILS(on_cpu->open_into(range, 0s), DLX_E_INVALID, "no tensor of the message is on a GPU");
+    if (!std::getenv("STANDIN_MEMORY"))
+        return;
+    x.p.publish(x.p.alloc<float>({1 << 19}, {kDLCUDA, 0}));
+    std::optional<dlx::message> former = x.s.take();
+    EXPECT(former->open_into(range, 0s));
+    std::optional<dlx::tensor> t = former->tensor(0);
+    const void *at = t->get()->dl_tensor.data;
+    x.p.publish(x.p.alloc<float>({1 << 19}, {kDLCUDA, 0}));
+    const std::optional<dlx::message> next = x.s.take();
+    EXPECT(!next->open_into(range, 0s));
+    former.reset();
+    t.reset();
+    EXPECT(next->open_into(range, 0s));
+    EXPECT(next->tensor(0).get()->dl_tensor.data == at);
+}
+
 static void foreign_tensors()
 {
     stream x("cpp/foreign");
@@ -493,6 +516,8 @@ static const struct {
     {"times_do_not_overflow", times_do_not_overflow},
     {"types_are_checked", types_are_checked},
     {"gpu_memory_is_freed_at_its_end", gpu_memory_is_freed_at_its_end},
+    {"messages_are_opened_one_after_the_other_at_the_same_addresses",
+     messages_are_opened_one_after_the_other_at_the_same_addresses},
     {"foreign_tensors", foreign_tensors},
     {"sets_by_name", sets_by_name},
     {"errors_have_words", errors_have_words},
