@@ -62,7 +62,8 @@ fuzz-programs: $(FUZZ_BIN)
 # come first.
 CHECK_GPU_PROGRAMS := gpu_facts test_gpu_memory test_gpu_share e2e_gpu e2e_gpu_alloc e2e_gpu_order \
     e2e_gpu_retain e2e_gpu_stage e2e_gpu_containers e2e_gpu_release e2e_gpu_stream e2e_gpu_gates \
-    e2e_gpu_deaths e2e_gpu_pin e2e_gpu_contexts e2e_gpu_refusals e2e_gpu_range
+    e2e_gpu_deaths e2e_gpu_pin e2e_gpu_contexts e2e_gpu_refusals e2e_gpu_range e2e_gpu_keep \
+    e2e_gpu_words
 check-gpu: ## tests on the GPU of this machine; without one it says so
 	+@$(RUN_ENV) CHECK_GPU_DRIVER='$(CHECK_GPU_DRIVER)' \
 	    MAKE_PROGRAMS='$(SUBMAKE) -s check-gpu-programs' MAKE_PYTHON='$(SUBMAKE) -s python' \

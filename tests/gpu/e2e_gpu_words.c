@@ -116,7 +116,7 @@ GPU_TEST(a_subscription_with_a_limit_concerns_no_other, 0)
 }
 
 /* It was published before the subscription had a page: its word is not written there. */
-GPU_TEST(a_message_that_was_there_first_is_waited_for_by_the_thread, 0)
+GPU_TEST(a_message_that_was_there_first_is_waited_for_by_the_thread, DLX_TEST_GPU_COUNTS)
 {
     auto_gpu_pair pair = words_pair_new();
     struct dlx_test_gpu_end late = {.c = pair.x.c};
@@ -208,7 +208,7 @@ GPU_TEST(a_stream_that_waits_for_a_word_of_a_dead_publisher_goes_on, 0)
 }
 
 /* The publisher gives the pages of subscriptions that have ended back. */
-GPU_TEST(a_subscription_that_ends_leaves_no_page, 0)
+GPU_TEST(a_subscription_that_ends_leaves_no_page, DLX_TEST_GPU_COUNTS)
 {
     auto_gpu_pair pair = words_pair_new();
     DLManagedTensorVersioned *t = pass_behind(&pair);
