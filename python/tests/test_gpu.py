@@ -511,6 +511,7 @@ def round():
 def counts():
     def rest():  # what was exported goes with its slot, after a thread has given it back
         pub.publish(b"abc"), s.take()
+        pub.wait(1, 0)  # what went before the GPU had written it goes with this call
         return not exports and not count("EVENTS")
     until(rest)
     gc.collect()
@@ -518,7 +519,7 @@ def counts():
     return live(), len(os.listdir("/proc/self/fd")), kept
 for _ in range(5):
     round()
-for _ in range(6):  # caches of others fill in the first
+for _ in range(20):  # caches of others fill in the first ones
     before, blocks = counts(), sys.getallocatedblocks()
     for _ in range(100):
         round()
