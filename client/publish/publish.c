@@ -152,8 +152,8 @@ static struct piece *piece_of(struct pieces *pieces, const struct dlx_heap *heap
 /*
  * Tensors of a GPU lie in one piece, in their order: where a set has an arena of its own, the same
  * set lies there as it did in another arena, which is what a subscriber needs that maps it at the
- * addresses of the former one (dlx_message_open_into()). On the CPU, where nobody does, each takes
- * a block of an earlier set, which is faster.
+ * addresses of the former one (dlx_message_open_into()). Memory of the CPU is not mapped like that:
+ * there each tensor takes a block of an earlier set, which is faster.
  */
 static int take_part(struct dlx_publisher *p, struct dlx_heap *heap, struct piece *piece,
                      uint64_t size, struct dlx_block **ret)

@@ -67,7 +67,7 @@ struct dlxd_gpu_call {
     struct dlxd_charge bytes; /* that are being made */
     uint32_t n_tries;
     uint64_t deadline_ns;
-    dlxd_gpu_call_fn *fn; /* NULL: nobody waits for it */
+    dlxd_gpu_call_fn *fn; /* NULL: no request waits for the call */
     void *owner;
 };
 
@@ -620,7 +620,7 @@ bool dlxd_gpu_keeper_is_starting(const struct dlxd_gpu_keeper *keeper)
 
 /* ---- time and life --------------------------------------------------------------------------- */
 
-/* Calls are in the order of their deadlines, but for those that nobody waits for. */
+/* Calls for which requests wait are in the order of their deadlines. */
 static struct dlxd_gpu_call *first_awaited(const struct dlxd_gpu_keeper *keeper)
 {
     for (struct dlxd_list *it = keeper->calls.next; it != &keeper->calls; it = it->next) {

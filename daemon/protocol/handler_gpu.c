@@ -20,7 +20,7 @@
 /* Since this minor version of the protocol the keeper makes memory. */
 #define GPU_SINCE 8U
 
-/* Has the request that waited been answered? Then its client is read from again. */
+/* Nothing is read from the client until its request is answered, which it may be already. */
 static int await_gpu(struct dlxd_client *client)
 {
     dlxd_client_rewatch(client);
