@@ -84,10 +84,13 @@ static void free_call(struct dlxd_gpu_call *call)
     free(call);
 }
 
+/* The keeper is told what to free although no request waits for that any more. */
 struct dlxd_gpu_call *dlxd_gpu_call_free(struct dlxd_gpu_call *call)
 {
-    if (call && call->state == CALL_SENT && call->request.kind == DLX_KEEPER_ALLOCATE) {
-        call->state = CALL_ABANDONED;
+    bool is_sent = call && call->state == CALL_SENT;
+    if (call && (call->request.kind == DLX_KEEPER_FREE ||
+                 (is_sent && call->request.kind == DLX_KEEPER_ALLOCATE))) {
+        call->state = is_sent ? CALL_ABANDONED : CALL_WAITING;
         call->fn = NULL;
         call->deadline_ns = UINT64_MAX;
     } else if (call) {

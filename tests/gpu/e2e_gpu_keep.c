@@ -353,6 +353,25 @@ static int alloc(struct dlx_publisher *p, int64_t n, DLManagedTensorVersioned **
     return dlx_alloc(p, &spec, ret);
 }
 
+/* The keeper's socket is full, so that packets wait in the daemon for longer than a request does.
+ */
+GPU_TEST(an_arena_is_freed_although_the_keeper_stood_still_for_long, 0)
+{
+    auto_client *c = dlx_test_stream_connect();
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
+    auto_tensor *t = dlx_test_gpu_alloc_empty(x.p, N);
+    pid_t keeper = keeper_pid();
+    ck_assert_int_eq(kill(keeper, SIGSTOP), 0);
+    while (n_gpu_calls(c) == 0) /* of memory that is not there */
+        (void)dlx__call_gpu_free(x.p->client, x.p->id, 1000);
+    eventually(dlx__call_gpu_free(x.p->client, x.p->id, 1) == 0);
+    ok(dlx__call_gpu_free(x.p->client, x.p->id, 1000));
+    while (n_gpu_calls(c) < 3) /* all three wait, and no request waits for the first two */
+        (void)sched_yield();
+    ck_assert_int_eq(kill(keeper, SIGCONT), 0);
+    eventually(kept(c) == 0);
+}
+
 /* What it made after all is freed again by a later call. */
 GPU_TEST(a_keeper_that_stands_still_holds_up_allocations_alone_and_loses_nothing, 0)
 {
