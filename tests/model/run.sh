@@ -95,6 +95,23 @@ claims: nothing waits: one is given back   |claims|LAST=2 NE=4 NB=2 LONG REJECT|
 claims: a lease expires                    |claims|LAST=2 NE=3 NB=2 LEASE|ok|full
 claims: needless: one publisher, no chain  |claims|LAST=3 NE=5 NB=3 LONG NOCHAIN|ok|quick
 wake: two publishers, nothing waits        |wake||ok|full
+wake: two held, and one more publisher     |wake|HELD=2 M1=1|ok|full
+wake: two held and kept, two publishers    |wake|M=1 HELD=2 KEEP=2|ok|quick
+wake: two held and kept                    |wake|NP=1 M=4 HELD=2 KEEP=2|ok|quick
+wake: three workers                        |wake|NW=3 NP=1 M=3|ok|quick
+wake: three workers, two held              |wake|NW=3 NP=1 M=4 HELD=2|ok|full
+wake: one is stopped                       |wake|NP=1 M=3 STOP|ok|quick
+wake: one is stopped, two publishers       |wake|M=1 STOP|ok|full
+wake: one of three is stopped              |wake|NW=3 NP=1 M=2 STOP|ok|full
+attempts: given back                       |attempts|NE=2 M=3 MAX=1|ok|quick
+attempts: given back, tried twice          |attempts|HELD=1|ok|quick
+attempts: a worker dies                    |attempts|NE=2 MAX=1 DIE|ok|quick
+attempts: a worker dies, tried twice       |attempts|HELD=1 DIE|ok|quick
+attempts: a lease, given back              |attempts|HELD=1 MAX=1 LEASE|ok|full
+attempts: a lease, two held                |attempts|M=1 LEASE KEEPS|ok|full
+attempts: a lease, and a worker dies       |attempts|M=1 HELD=1 MAX=1 LEASE DIE|ok|quick
+attempts: three workers                    |attempts|NW=3 HELD=1|ok|quick
+attempts: three workers, one dies          |attempts|NW=3 HELD=1 MAX=1 DIE|ok|full
 carry_claims: another daemon               |carry_claims||ok|quick
 restart: two restarts                      |restart|NG=3 LAST=3|ok|quick
 restart: late answers                      |restart|NG=3 LAST=3 SLOW|ok|full
@@ -223,7 +240,7 @@ claims: ticket left as it was              |claims|LAST=3 NE=5 NB=3 LONG NODISAR
 claims: nobody rung if one is awake        |claims|LAST=3 NE=5 NB=3 LONG RINGNONE|error|quick
 claims: who is last tells nobody           |claims|LAST=2 NE=3 NB=2 NOENDNEWS|error|quick
 claims: leaves at END, one is undone       |claims|LAST=2 NE=3 NB=2 DIE ENDLEAVES|error|quick
-claims: who gives back tells nobody  |claims|LAST=2 NE=3 NB=2 REJECT REJECTLEAVES NOREJECTNEWS|error|quick
+claims: gives back, tells nobody |claims|LAST=2 NE=3 NB=2 REJECT REJECTLEAVES NOREJECTNEWS|error|quick
 claims: a joiner looks for no claims       |claims|LAST=4 NE=3 NB=2 LATER NOJOINSCAN|error|quick
 claims: a slow worker taken for dead       |claims|LAST=2 NE=3 NB=2 REJECT FALSEDEATH|error|quick
 claims: DONE whosever claim it is          |claims|LAST=3 NE=2 NB=1 LEASE LEASEBLIND|error|full
@@ -231,6 +248,18 @@ wake: no look at the other links           |wake|NOCHAIN|error|quick
 wake: only one ticket is lowered           |wake|DISARMONE|error|quick
 wake: looks, then lowers the tickets       |wake|LOOKFIRST|error|quick
 wake: looks, then raises the ticket        |wake|ARMFIRST|error|quick
+wake: two kept, no look at the others      |wake|HELD=2 KEEP=2 NOCHAIN|error|quick
+wake: waits, and never looks by itself     |wake|NP=1 M=3 STOP NOTIMEOUT|error|quick
+wake: who is full is rung                  |wake|NP=1 M=3 HELD=2 KEEP=2 FULLARMED|error|quick
+wake: who was full does not look           |wake|NP=1 M=5 HELD=2 KEEP=2 DONESLEEPS|error|quick
+attempts: the attempt is beside the word   |attempts|M=1 MAX=1 LEASE KEEPS NOATTEMPT|error|quick
+attempts: a return counts no attempt       |attempts|M=1 HELD=1 NORETURNS|error|quick
+attempts: the last attempt stays           |attempts|M=1 MAX=1 LEASE KEEPS SATURATES|error|full
+attempts: a dead letter is DONE, then held |attempts|HELD=1 MAX=1 LIMIT=1 DEADNOHOLD|error|quick
+attempts: counted, then DONE               |attempts|M=1 HELD=1 MAX=1 LEASE COUNTFIRST|error|quick
+attempts: gen not looked at again |attempts|HELD=1 MAX=1 LIMIT=1 LEASE KEEPS NORECHECK|error|quick
+attempts: renewals are beside the word     |attempts|M=1 HELD=1 MAX=1 LEASE RENEWAPART|error|quick
+attempts: renewed by a store               |attempts|M=1 HELD=1 MAX=1 LEASE RENEWBLIND|error|quick
 carry_claims: claimed at once              |carry_claims|NOWAIT|error|quick
 carry_claims: claims are not repeated      |carry_claims|NOCOPYCLAIM|error|quick
 carry_claims: DONE is not repeated         |carry_claims|NOCOPYDONE|error|quick
