@@ -111,8 +111,8 @@ bool dlx__gpu_order_try(struct dlx_gpu_order *order, struct dlx_gpu_job *job)
     else
         order->first = job;
     order->last = job;
-    (void)pthread_cond_broadcast(&order->changed);
     (void)pthread_mutex_unlock(&order->lock);
+    (void)pthread_cond_broadcast(&order->changed); /* a thread that wakes finds the lock free */
     return true;
 }
 
