@@ -43,6 +43,7 @@ rows = (
     "gpu_handoff_us gpu_vs_torch_mp gpu_statedict gpu_overlap gpu_overlap_sum"
     " gpu_kernel_to_kernel_us gpu_kernel_to_kernel_p99_us gpu_weights_16gb gpu_weights_16gb_peak"
     " gpu_beside_waiting gpu_crash_arenas gpu_reuse_wrong gpu_ctx_mib gpu_kill_residue_mib"
+    " gpu_asking_10us gpu_asking_cpu_50us"
 ).split()
 for name in rows:
     value = got.get(name)

@@ -64,5 +64,6 @@ void gpu_bench_reuse(void);
 void gpu_bench_crashes(void);
 void gpu_bench_footprint(void);
 void gpu_bench_kills(void);
+void gpu_bench_threads(void);
 
 #endif

@@ -11,6 +11,7 @@
  *   --what footprint   --dlpackd FILE
  *   --what crashes     --size BYTES of an arena  --n KILLS of a consumer of three
  *   --what kills       --n KILLS of each kind
+ *   --what threads     --how ours | asks  --publishers N  --hz HZ  --pause NS  --n MESSAGES
  */
 #include "tests/gpu/harness_gpu.h"
 
@@ -189,6 +190,7 @@ int main(int argc, char **argv)
         {"beside", gpu_bench_beside},       {"weights", gpu_bench_weights},
         {"reuse", gpu_bench_reuse},         {"crashes", gpu_bench_crashes},
         {"footprint", gpu_bench_footprint}, {"kills", gpu_bench_kills},
+        {"threads", gpu_bench_threads},
     };
     bm_init(argc, argv);
     const char *what = bm_text("what", "");
@@ -197,7 +199,7 @@ int main(int argc, char **argv)
             measure = all[i].measure;
     if (!measure)
         bm_fail("--what takes handoff, statedict, steps, pipeline, beside, weights, reuse, "
-                "crashes, footprint or kills");
+                "crashes, footprint, kills or threads");
     return run();
 }
 
