@@ -112,6 +112,16 @@ attempts: a lease, two held                |attempts|M=1 LEASE KEEPS|ok|full
 attempts: a lease, and a worker dies       |attempts|M=1 HELD=1 MAX=1 LEASE DIE|ok|quick
 attempts: three workers                    |attempts|NW=3 HELD=1|ok|quick
 attempts: three workers, one dies          |attempts|NW=3 HELD=1 MAX=1 DIE|ok|full
+calls: as designed                         |calls||ok|quick
+calls: a worker dies                       |calls|DIE|ok|quick
+calls: a worker dies, idempotent           |calls|DIE IDEM|ok|quick
+calls: a worker dies, no time-outs         |calls|DIE PATIENT|ok|quick
+calls: the same, idempotent                |calls|DIE IDEM PATIENT|ok|quick
+calls: a worker gives back, and dies       |calls|DIE GIVEBACK|ok|full
+calls: one in flight                       |calls|F=1 DIE IDEM|ok|quick
+calls: slots free at once                  |calls|R=3 ATONCE DIE|ok|full
+calls: slots free at once, idempotent      |calls|R=3 ATONCE DIE IDEM|ok|quick
+calls: slots free at once, one in flight   |calls|F=1 R=2 ATONCE DIE IDEM|ok|quick
 carry_claims: another daemon               |carry_claims||ok|quick
 restart: two restarts                      |restart|NG=3 LAST=3|ok|quick
 restart: late answers                      |restart|NG=3 LAST=3 SLOW|ok|full
@@ -240,7 +250,7 @@ claims: ticket left as it was              |claims|LAST=3 NE=5 NB=3 LONG NODISAR
 claims: nobody rung if one is awake        |claims|LAST=3 NE=5 NB=3 LONG RINGNONE|error|quick
 claims: who is last tells nobody           |claims|LAST=2 NE=3 NB=2 NOENDNEWS|error|quick
 claims: leaves at END, one is undone       |claims|LAST=2 NE=3 NB=2 DIE ENDLEAVES|error|quick
-claims: gives back, tells nobody |claims|LAST=2 NE=3 NB=2 REJECT REJECTLEAVES NOREJECTNEWS|error|quick
+claims: gives back, silently |claims|LAST=2 NE=3 NB=2 REJECT REJECTLEAVES NOREJECTNEWS|error|quick
 claims: a joiner looks for no claims       |claims|LAST=4 NE=3 NB=2 LATER NOJOINSCAN|error|quick
 claims: a slow worker taken for dead       |claims|LAST=2 NE=3 NB=2 REJECT FALSEDEATH|error|quick
 claims: DONE whosever claim it is          |claims|LAST=3 NE=2 NB=1 LEASE LEASEBLIND|error|full
@@ -260,6 +270,18 @@ attempts: counted, then DONE               |attempts|M=1 HELD=1 MAX=1 LEASE COUN
 attempts: gen not looked at again |attempts|HELD=1 MAX=1 LIMIT=1 LEASE KEEPS NORECHECK|error|quick
 attempts: renewals are beside the word     |attempts|M=1 HELD=1 MAX=1 LEASE RENEWAPART|error|quick
 attempts: renewed by a store               |attempts|M=1 HELD=1 MAX=1 LEASE RENEWBLIND|error|quick
+calls: done, then the reply                |calls|DONEFIRST|error|quick
+calls: given to another, not idempotent    |calls|DIE REDELIVER|error|quick
+calls: what the dead had stays             |calls|DIE PATIENT DEADLEFT|error|quick
+calls: a reply is to the oldest call       |calls|BYORDER|error|quick
+calls: slot free at a time-out             |calls|SLOTEARLY|error|quick
+calls: slot free at the reply              |calls|DIE IDEM SLOTATREPLY|error|quick
+calls: looks at replies, then at done      |calls|DRAINFIRST|error|quick
+calls: no look at replies of the dead      |calls|DIE GONEFIRST|error|quick
+calls: RETURNED, then hold word cleared    |calls|DIE GIVEBACK RETURNFIRST|error|quick
+calls: slots free at once, too little room |calls|R=2 ATONCE|error|quick
+calls: slots free at once, no look before  |calls|F=1 R=2 ATONCE NODRAIN|error|quick
+calls: slots free at once, run again   |calls|F=1 R=2 ATONCE DIE IDEM NOSTATE|error|quick
 carry_claims: claimed at once              |carry_claims|NOWAIT|error|quick
 carry_claims: claims are not repeated      |carry_claims|NOCOPYCLAIM|error|quick
 carry_claims: DONE is not repeated         |carry_claims|NOCOPYDONE|error|quick
