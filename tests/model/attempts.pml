@@ -28,6 +28,7 @@
  * -DCOUNTFIRST  a dead letter is counted, then DONE is tried
  * -DNORECHECK   gen is not looked at again after the hold word (LEASE)
  * -DRENEWAPART  renewals are counted beside the cell
+ * -DRENEWWRAPS  renewals wrap sooner than others look: two of them are none      (RENEWALS=2)
  * -DRENEWBLIND  a claim is renewed by a store
  */
 #ifndef NW
@@ -241,6 +242,11 @@ inline give_back(s) {
   return_it(has[s], e);
   let_go(s)
 }
+#ifdef RENEWWRAPS
+#define ONE_MORE(x) (1 - (x))
+#else
+#define ONE_MORE(x) ((x) + 1)
+#endif
 #ifdef LEASE
 inline renew(s) {
   atomic { n = N(has[s]); e = AT(n) };
@@ -257,7 +263,7 @@ inline renew(s) {
     :: cell[e] == has[s] ->
 #endif
        assert(seq[s] == nclaims[n]);
-       has[s] = WORD(n, ATTEMPT(has[s]), RENEWED(has[s]) + 1, BY(me)); cell[e] = has[s];
+       has[s] = WORD(n, ATTEMPT(has[s]), ONE_MORE(RENEWED(has[s])), BY(me)); cell[e] = has[s];
        nrenewed[e]++
 #ifndef RENEWBLIND
     :: else -> skip

@@ -15,6 +15,7 @@ import sys
 
 FUNCTION = r"^[a-z][^;{}=]*?\b(?!__attribute__)(?P<name>\w+)\([^;{}]*\)\n\{"
 ACCESS = r"\bdlx_(?P<call>(?:load|store)(?:32|64)_\w+|fence)\("
+CHANGE = r"\batomic_(?P<change>(?:compare_exchange|fetch)_\w+?)_explicit\("
 
 
 def word_of(text):
@@ -24,18 +25,26 @@ def word_of(text):
         depth += (text[i] in "([") - (text[i] in ")]")
         i += 1
     names = re.findall(r"(?:->|\.)(\w+)", re.sub(r"\[.*\]", "", text[:i]))
-    return names[-1] if names else text[:i]
+    return names[-1] if names else text[:i].strip()
+
+
+def orders_of(text):
+    """The memory orders that the call names."""
+    return re.findall(r"memory_order_(\w+)", text[: text.index(";")])
 
 
 for path in sys.argv[1:]:
     with open(path, encoding="utf-8") as f:
         text = re.sub(r"/\*.*?\*/", "", f.read(), flags=re.S)
     function = "?"
-    for found in re.finditer(FUNCTION + "|" + ACCESS, text, re.M):
+    for found in re.finditer(FUNCTION + "|" + ACCESS + "|" + CHANGE, text, re.M):
+        rest = text[found.end() :]
         if found["name"]:
             function = found["name"]
+        elif found["change"]:
+            print(path, function, found["change"], word_of(rest), *orders_of(rest))
         else:
-            print(" ".join((path, function, found["call"], word_of(text[found.end() :]))).rstrip())
+            print(" ".join((path, function, found["call"], word_of(rest))).rstrip())
 END
 }
 

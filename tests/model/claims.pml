@@ -46,6 +46,7 @@
  * -DNOENDNEWS    who finishes the last message tells nobody
  * -DENDLEAVES    a worker leaves at END though others have yet to finish (DIE)
  * -DNOREJECTNEWS who gives a message back tells nobody                 (REJECT REJECTLEAVES)
+ * -DBYCOUNT      what is RETURNED is looked for only if a count of returns has changed (REJECT DIE)
  * -DNOJOINSCAN   who joins looks for no claims of the dead             (LATER)
  * -DFALSEDEATH   a slow worker is taken for dead
  * -DLEASEBLIND   DONE is stored without looking whose the claim is now (LEASE)
@@ -82,6 +83,16 @@ bool by0[LAST + 1];
 #define REDELIVERED(n) false
 #endif
 bool over;
+#ifdef BYCOUNT
+byte returned;
+#define COUNT_RETURNED returned++
+#define NOTHING_RETURNED (returned == counted)
+#define COUNTED counted = returned
+#else
+#define COUNT_RETURNED skip
+#define NOTHING_RETURNED false
+#define COUNTED skip
+#endif
 
 /* ---- publisher ------------------------------------------------------------------------------ */
 #define FREE 0
@@ -301,11 +312,11 @@ top:
 #define SCANNED(i) true
 #endif
   do                                            /* all cells, also of messages that it has yet to pass */
-  :: atomic { me != 0 && TOLD && i < NE -> if :: cs[i] == BY(0) && SCANNED(i) -> cs[i] = TO_OTHERS :: else -> skip fi; i++ }
+  :: atomic { me != 0 && TOLD && i < NE -> if :: cs[i] == BY(0) && SCANNED(i) -> cs[i] = TO_OTHERS; COUNT_RETURNED :: else -> skip fi; i++ }
   :: atomic { else -> i = d + 1; break }
   od;
   do
-  :: atomic { i > cur -> i = 0; break }
+  :: atomic { i > cur || NOTHING_RETURNED -> i = 0; COUNTED; break }
   :: atomic { i <= cur ->
         if
         :: cn[AT(i)] == i && cs[AT(i)] == RETURNED -> n = i; i = 0; scan = true; CLAIM; goto claimed
@@ -369,6 +380,9 @@ claimed: skip;
   :: !rejected ->
      rejected = true;
      cs[AT(n)] = RETURNED;
+#ifdef BYCOUNT
+     COUNT_RETURNED;
+#endif
 #ifndef NOREJECTNEWS
      tell();
 #endif
@@ -407,7 +421,12 @@ claimed: skip;
            if :: blocked -> bellP = true :: else -> skip fi };
   goto top
 }
-#define LOCALS byte n, g, b, cur, d, i, was, e; bool chk, scan, rejected, had, raised
+#ifdef BYCOUNT
+#define SEEN , counted
+#else
+#define SEEN
+#endif
+#define LOCALS byte n, g, b, cur, d, i, was, e SEEN; bool chk, scan, rejected, had, raised
 proctype worker(byte me) {
   LOCALS;
 #ifdef LATER

@@ -7,7 +7,8 @@
  * a bad outcome is found. tests/model/run.sh runs both:
  *
  *     orders hold_retire | reliable_take | passed | batch_sleep | take_blocked | release_blocked |
- * joiner | newest | report | report_hold | freed [MISTAKE]
+ * joiner | newest | report | report_hold | freed | done_hold | claim_hold | done_chain |
+ * two_done | done_blocked | disarm | given_back [MISTAKE]
  *
  * Relacy does not move a load before a load, or a store before a load that comes first in the
  * program, beyond what stale values show; so a pass here says less than a failure.
@@ -410,6 +411,212 @@ struct freed : rl::test_suite<freed, 2> {
     }
 };
 
+/* ---- work queues: ring/claims.[ch] --------------------------------------------------------- */
+
+enum { CLAIMED, RETURNED, DONE };
+
+/* A claims page with the cells of two messages, and `done` of the only link that raises it. */
+struct claim_words {
+    rl::atomic<int> cell[2], done;
+    void clear()
+    {
+        cell[0]($).store(CLAIMED, relaxed);
+        cell[1]($).store(CLAIMED, relaxed);
+        done($).store(0, relaxed);
+    }
+    bool swap(int i, int from, int to, rl::memory_order success)
+    {
+        return cell[i]($).compare_exchange_strong(from, to, success, relaxed);
+    }
+};
+
+/* A worker does message 1, and holds it beyond that. Another one sees that it is done and raises
+ * `done`, by which the publisher retires the message: the payload is pinned nevertheless. */
+struct done_hold : rl::test_suite<done_hold, 3> {
+    ring_words w;
+    claim_words c;
+    void before()
+    {
+        w.clear();
+        c.clear();
+        w.payload($) = 1;
+        w.gen($).store(1, relaxed);
+    }
+    void thread(unsigned index)
+    {
+        if (index == 0) { /* dlx__claims_take(), dlx__claims_settle(), dlx__reader_release() */
+            if (!is("HOLD_LATE"))
+                w.hold($).store(1, relaxed);
+            fence();
+            c.swap(0, CLAIMED, DONE, sc);
+            if (is("HOLD_LATE"))
+                w.hold($).store(1, relaxed);
+            RL_ASSERT((int)w.payload($) == 1);
+            w.hold($).store(0, order("HOLD_CLEAR", release, relaxed));
+        } else if (index == 1) { /* advance() */
+            if (c.cell[0]($).load(order("CELL_LOAD", acquire, relaxed)) == DONE)
+                c.done($).store(1, order("DONE_STORE", release, relaxed));
+        } else if (c.done($).load(order("DONE_LOAD", acquire, relaxed)) == 1) {
+            w.gen($).store(-1, release); /* dlx__writer_reclaim() */
+            fence();
+            if (w.hold($).load(order("HOLD_LOAD", acquire, relaxed)) != 1)
+                w.payload($) = 2;
+        }
+    }
+};
+
+/* A worker claims message 1, and its lease ends before it holds it: another one does it, and the
+ * publisher retires it. */
+struct claim_hold : rl::test_suite<claim_hold, 3> {
+    ring_words w;
+    claim_words c;
+    void before()
+    {
+        w.clear();
+        c.clear();
+        w.payload($) = 1;
+        w.gen($).store(1, relaxed);
+    }
+    void thread(unsigned index)
+    {
+        if (index == 0) { /* claim() */
+            w.hold($).store(1, relaxed);
+            fence("HOLD_FENCE");
+            if (is("NO_SECOND_LOOK") || w.gen($).load(relaxed) == 1)
+                RL_ASSERT((int)w.payload($) == 1);
+            w.hold($).store(0, release);
+        } else if (index == 1) {
+            if (c.swap(0, CLAIMED, DONE, sc))
+                c.done($).store(1, release);
+        } else if (c.done($).load(acquire) == 1) {
+            w.gen($).store(-1, release);
+            fence("GONE_FENCE");
+            if (w.hold($).load(acquire) != 1)
+                w.payload($) = 2;
+        }
+    }
+};
+
+/* What a worker wrote before it was done, say, a reply, is seen by the publisher that sees `done`
+ * pass it, although another worker has raised that. */
+struct done_chain : rl::test_suite<done_chain, 3> {
+    claim_words c;
+    rl::var<int> reply;
+    void before()
+    {
+        c.clear();
+        reply($) = 0;
+    }
+    void thread(unsigned index)
+    {
+        if (index == 0) {
+            reply($) = 1;
+            c.swap(0, CLAIMED, DONE, order("DONE_SWAP", rl::mo_acq_rel, relaxed));
+        } else if (index == 1) {
+            if (c.cell[0]($).load(order("CELL_LOAD", acquire, relaxed)) == DONE)
+                c.done($).store(1, order("DONE_STORE", release, relaxed));
+        } else if (c.done($).load(order("DONE_LOAD", acquire, relaxed)) == 1) {
+            RL_ASSERT((int)reply($) == 1);
+        }
+    }
+};
+
+/* Two threads of a worker are done with messages 1 and 2: one of them sees both, and `done`, which
+ * they share, does not fall. dlx__claims_settle(), advance(). */
+struct two_done : rl::test_suite<two_done, 2> {
+    claim_words c;
+    void before() { c.clear(); }
+    void thread(unsigned index)
+    {
+        c.swap((int)index, CLAIMED, DONE, sc);
+        fence("DONE_FENCE");
+        int to = 0, was = c.done($).load(relaxed);
+        while (to < 2 && c.cell[to]($).load(acquire) == DONE)
+            to++;
+        if (is("PLAIN_RAISE")) {
+            if (was < to)
+                c.done($).store(to, release);
+            return;
+        }
+        while (was < to && !c.done($).compare_exchange_strong(was, to, release, relaxed))
+            ;
+    }
+    void after() { RL_ASSERT(c.done($).load(relaxed) == 2); }
+};
+
+/* A worker raises `done`, and the publisher waits for that: advance(),
+ * dlx__writer_set_blocked(). */
+struct done_blocked : rl::test_suite<done_blocked, 2> {
+    rl::atomic<int> done, blocked;
+    int rings, room;
+    void before()
+    {
+        done($).store(0, relaxed);
+        blocked($).store(0, relaxed);
+        rings = room = 0;
+    }
+    void thread(unsigned index)
+    {
+        if (index == 0) {
+            done($).store(1, release);
+            fence("DONE_FENCE");
+            rings = blocked($).load(relaxed);
+        } else {
+            blocked($).store(1, relaxed);
+            fence("BLOCKED_FENCE");
+            room = done($).load(acquire);
+        }
+    }
+    void after() { RL_ASSERT(rings || room); }
+};
+
+/* A worker wakes up and has its ticket even, then looks for messages, before it works for long.
+ * The publisher puts one, and rings another worker unless this ticket is odd: the worker sees the
+ * message, or another one is rung. dlx__claims_disarm(), dlx__writer_ring_sleepers(). */
+struct disarm : rl::test_suite<disarm, 2> {
+    rl::atomic<int> gen, ticket;
+    int seen, rung;
+    void before()
+    {
+        gen($).store(0, relaxed);
+        ticket($).store(1, relaxed);
+        seen = rung = 0;
+    }
+    void thread(unsigned index)
+    {
+        if (index == 0) {
+            ticket($).store(2, relaxed);
+            fence("DISARM_FENCE");
+            seen = gen($).load(acquire) == 1;
+        } else {
+            gen($).store(1, release);
+            fence("ANNOUNCE_FENCE");
+            rung = ticket($).load(relaxed) == 1;
+        }
+    }
+    void after() { RL_ASSERT(seen || !rung); }
+};
+
+/* A worker writes something and gives its message back: the next one sees what it wrote. */
+struct given_back : rl::test_suite<given_back, 2> {
+    claim_words c;
+    rl::var<int> progress;
+    void before()
+    {
+        c.clear();
+        progress($) = 0;
+    }
+    void thread(unsigned index)
+    {
+        if (index == 0) {
+            progress($) = 1;
+            c.swap(0, CLAIMED, RETURNED, order("RETURN_SWAP", rl::mo_acq_rel, rl::mo_acquire));
+        } else if (c.swap(0, RETURNED, CLAIMED, order("CLAIM_SWAP", rl::mo_acq_rel, release))) {
+            RL_ASSERT((int)progress($) == 1);
+        }
+    }
+};
+
 int main(int argc, char **argv)
 {
     rl::test_params params;
@@ -433,6 +640,13 @@ int main(int argc, char **argv)
     RUN(report);
     RUN(report_hold);
     RUN(freed);
+    RUN(done_hold);
+    RUN(claim_hold);
+    RUN(done_chain);
+    RUN(two_done);
+    RUN(done_blocked);
+    RUN(disarm);
+    RUN(given_back);
     /* As spin says it, for run.sh. Relacy itself tells of an error, and may end by abort() after
      * that. */
     if (ok)

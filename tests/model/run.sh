@@ -182,6 +182,13 @@ orders: when the newest was published      |orders|newest|ok|quick
 orders: what a report counts as missed     |orders|report|ok|quick
 orders: what a report counts as gone       |orders|report_hold|ok|quick
 orders: ids of freed GPU memory            |orders|freed|ok|quick
+orders: held beyond done                   |orders|done_hold|ok|quick
+orders: a claim whose lease ends           |orders|claim_hold|ok|quick
+orders: what was written before done       |orders|done_chain|ok|quick
+orders: two are done at once               |orders|two_done|ok|quick
+orders: done and blocked                   |orders|done_blocked|ok|quick
+orders: even ticket and gen                |orders|disarm|ok|quick
+orders: a message that is given back       |orders|given_back|ok|quick
 ring: a retired entry is 0                 |ring|LAST=4 ZERO|error|quick
 ring: gen not looked at again              |ring|LAST=4 NORECHECK|error|quick
 ring: hold word after the second look      |ring|LAST=4 HOLDLATE|error|quick
@@ -251,6 +258,7 @@ claims: nobody rung if one is awake        |claims|LAST=3 NE=5 NB=3 LONG RINGNON
 claims: who is last tells nobody           |claims|LAST=2 NE=3 NB=2 NOENDNEWS|error|quick
 claims: leaves at END, one is undone       |claims|LAST=2 NE=3 NB=2 DIE ENDLEAVES|error|quick
 claims: gives back, silently |claims|LAST=2 NE=3 NB=2 REJECT REJECTLEAVES NOREJECTNEWS|error|quick
+claims: RETURNED is found by a count       |claims|LAST=1 NE=3 NB=2 REJECT DIE BYCOUNT|error|full
 claims: a joiner looks for no claims       |claims|LAST=4 NE=3 NB=2 LATER NOJOINSCAN|error|quick
 claims: a slow worker taken for dead       |claims|LAST=2 NE=3 NB=2 REJECT FALSEDEATH|error|quick
 claims: DONE whosever claim it is          |claims|LAST=3 NE=2 NB=1 LEASE LEASEBLIND|error|full
@@ -269,6 +277,7 @@ attempts: a dead letter is DONE, then held |attempts|HELD=1 MAX=1 LIMIT=1 DEADNO
 attempts: counted, then DONE               |attempts|M=1 HELD=1 MAX=1 LEASE COUNTFIRST|error|quick
 attempts: gen not looked at again |attempts|HELD=1 MAX=1 LIMIT=1 LEASE KEEPS NORECHECK|error|quick
 attempts: renewals are beside the word     |attempts|M=1 HELD=1 MAX=1 LEASE RENEWAPART|error|quick
+attempts: renewals wrap     |attempts|M=1 HELD=1 MAX=1 LEASE RENEWALS=2 RENEWWRAPS|error|quick
 attempts: renewed by a store               |attempts|M=1 HELD=1 MAX=1 LEASE RENEWBLIND|error|quick
 calls: done, then the reply                |calls|DONEFIRST|error|quick
 calls: given to another, not idempotent    |calls|DIE REDELIVER|error|quick
@@ -410,6 +419,24 @@ orders: weaker store of the number of ids  |orders|freed FREED_STORE|error|quick
 orders: weaker load of the number of ids   |orders|freed FREED_LOAD|error|quick
 orders: no fence after the ids             |orders|freed LOOK_FENCE|error|quick
 orders: number of ids not looked at again  |orders|freed ONE_LOOK|error|quick
+orders: hold word after done               |orders|done_hold HOLD_LATE|error|quick
+orders: weaker hold clear                  |orders|done_hold HOLD_CLEAR|error|quick
+orders: weaker hold load                   |orders|done_hold HOLD_LOAD|error|quick
+orders: no fence after the hold word       |orders|claim_hold HOLD_FENCE|error|quick
+orders: gen not looked at again            |orders|claim_hold NO_SECOND_LOOK|error|quick
+orders: no fence after GONE                |orders|claim_hold GONE_FENCE|error|quick
+orders: weaker swap to DONE                |orders|done_chain DONE_SWAP|error|quick
+orders: weaker cell load                   |orders|done_chain CELL_LOAD|error|quick
+orders: weaker store of done               |orders|done_chain DONE_STORE|error|quick
+orders: weaker load of done                |orders|done_chain DONE_LOAD|error|quick
+orders: no fence after DONE                |orders|two_done DONE_FENCE|error|quick
+orders: done is stored, and falls          |orders|two_done PLAIN_RAISE|error|quick
+orders: no fence after done                |orders|done_blocked DONE_FENCE|error|quick
+orders: no fence after blocked             |orders|done_blocked BLOCKED_FENCE|error|quick
+orders: no fence after the even ticket     |orders|disarm DISARM_FENCE|error|quick
+orders: no fence after gen                 |orders|disarm ANNOUNCE_FENCE|error|quick
+orders: weaker swap to RETURNED            |orders|given_back RETURN_SWAP|error|quick
+orders: weaker swap to CLAIMED             |orders|given_back CLAIM_SWAP|error|quick
 '
 
 # one <number> <what> <model> <parameters> <expected>: writes $tmp/<number>.line; 1 when it is not
