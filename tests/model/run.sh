@@ -5,7 +5,7 @@
 # as designed has no error in any interleaving at these sizes, and each broken variant has one (else
 # the model looks away). README.md says what is claimed.
 #
-#   tests/model/run.sh           everything, about twelve minutes on two processors,
+#   tests/model/run.sh           everything, about fifteen minutes on two processors,
 #                                up to 5 GiB at once
 #   tests/model/run.sh PATTERN   the cases whose names match (a regular expression)
 #   QUICK=1 tests/model/run.sh   the small sizes, under 120 s, up to 1 GiB
@@ -80,17 +80,17 @@ carry: by itself, left block not blocked   |carry|LAST=4 NB=2 UNBLOCKED OWN|ok|f
 forward: as designed                       |forward|NA=3 LAST=5|ok|quick
 forward: as designed, longer               |forward|NA=4 LAST=7|ok|full
 claims: two workers                        |claims|LAST=3 NE=3 NB=2|ok|full
-claims: one entry at a time, wraps         |claims|LAST=4 NE=2 NB=1|ok|quick
+claims: one entry at a time, wraps         |claims|LAST=4 NE=2 NB=1|ok|full
 claims: news of the daemon is late         |claims|LAST=2 NE=3 NB=2 LATENEWS|ok|quick
 claims: a worker dies                      |claims|LAST=2 NE=3 NB=2 DIE|ok|full
 claims: a worker dies, wraps               |claims|LAST=3 NE=2 NB=1 DIE|ok|full
 claims: each gives one back                |claims|LAST=2 NE=3 NB=2 REJECT|ok|full
 claims: gives one back, and one dies       |claims|LAST=1 NE=3 NB=2 REJECT DIE|ok|full
-claims: gives one back, and leaves         |claims|LAST=2 NE=3 NB=2 REJECT REJECTLEAVES|ok|quick
+claims: gives one back, and leaves         |claims|LAST=2 NE=3 NB=2 REJECT REJECTLEAVES|ok|full
 claims: the second comes after a death     |claims|LAST=4 NE=3 NB=2 LATER|ok|full
-claims: the publisher dies                 |claims|LAST=3 NE=4 NB=3 PDIE|ok|quick
+claims: the publisher dies                 |claims|LAST=3 NE=4 NB=3 PDIE|ok|full
 claims: publisher and worker die           |claims|LAST=2 NE=4 NB=3 PDIE DIE|ok|full
-claims: nothing waits while one sleeps     |claims|LAST=3 NE=5 NB=3 LONG|ok|quick
+claims: nothing waits while one sleeps     |claims|LAST=3 NE=5 NB=3 LONG|ok|full
 claims: nothing waits: one is given back   |claims|LAST=2 NE=4 NB=2 LONG REJECT|ok|full
 claims: a lease expires                    |claims|LAST=2 NE=3 NB=2 LEASE|ok|full
 claims: needless: one publisher, no chain  |claims|LAST=3 NE=5 NB=3 LONG NOCHAIN|ok|quick
@@ -120,9 +120,11 @@ calls: the same, idempotent                |calls|DIE IDEM PATIENT|ok|quick
 calls: a worker gives back, and dies       |calls|DIE GIVEBACK|ok|full
 calls: one in flight                       |calls|F=1 DIE IDEM|ok|quick
 calls: slots free at once                  |calls|R=3 ATONCE DIE|ok|full
-calls: slots free at once, idempotent      |calls|R=3 ATONCE DIE IDEM|ok|quick
+calls: slots free at once, idempotent      |calls|R=3 ATONCE DIE IDEM|ok|full
 calls: slots free at once, one in flight   |calls|F=1 R=2 ATONCE DIE IDEM|ok|quick
 carry_claims: another daemon               |carry_claims||ok|quick
+opened: as designed                        |opened||ok|quick
+opened: three messages                     |opened|M=3|ok|full
 restart: two restarts                      |restart|NG=3 LAST=3|ok|quick
 restart: late answers                      |restart|NG=3 LAST=3 SLOW|ok|full
 restart: a subscriber dies                 |restart|NG=3 LAST=3 SLOW DIE|ok|full
@@ -246,10 +248,10 @@ claims: what the dead had counts as done   |claims|LAST=2 NE=3 NB=2 DIE DEADDONE
 claims: nobody hears of a death            |claims|LAST=2 NE=3 NB=2 DIE NOLEFT|error|quick
 claims: no hold word                       |claims|LAST=3 NE=2 NB=1 NOHOLD|error|quick
 claims: hold word cleared, then used       |claims|LAST=3 NE=2 NB=1 UNHOLDFIRST|error|quick
-claims: holds of the dead count            |claims|LAST=3 NE=2 NB=1 DIE DEADHOLDS|error|quick
+claims: holds of the dead count            |claims|LAST=3 NE=2 NB=1 DIE DEADHOLDS|error|full
 claims: the dead are rung                  |claims|LAST=4 NE=2 NB=1 DIE NOLOOK|error|quick
 claims: told of a death, then leaves       |claims|LAST=4 NE=2 NB=1 DIE LEFTFIRST|error|quick
-claims: only passed cells are looked at    |claims|LAST=4 NE=2 NB=1 DIE PASSEDONLY|error|quick
+claims: only passed cells are looked at    |claims|LAST=4 NE=2 NB=1 DIE PASSEDONLY|error|full
 claims: done rings nobody                  |claims|LAST=3 NE=2 NB=1 NORING DIE|error|quick
 claims: tickets, then gen                  |claims|LAST=3 NE=2 NB=1 BELLFIRST|error|quick
 claims: gen, then ticket                   |claims|LAST=2 NE=3 NB=2 ARMLATE|error|quick
@@ -298,6 +300,13 @@ carry_claims: still claims by the old page |carry_claims|STILLOLD|error|quick
 carry_claims: started, then repeats        |carry_claims|STARTFIRST|error|quick
 carry_claims: what the dead repeated stands|carry_claims|DEADBARS|error|quick
 carry_claims: the dead are waited for      |carry_claims|DEADWAIT|error|quick
+opened: at once                            |opened|ATONCE|error|quick
+opened: when one has its new link          |opened|LINKONLY|error|quick
+opened: looks at done, then who is gone    |opened|PASSEDFIRST|error|quick
+opened: the dead are waited for            |opened|DEADWAIT|error|quick
+opened: no mark                            |opened|NOMARK|error|quick
+opened: what the dead had stays            |opened|NORETURN|error|quick
+opened: from the first one on              |opened|FROMONE|error|quick
 restart: does not wait for who must rejoin |restart|NG=3 LAST=2 NOREJOIN|error|quick
 restart: a link of another counts           |restart|NS=2 NG=3 LAST=1 NOREADER|error|full
 restart: a link without a cursor counts    |restart|NG=3 LAST=2 NOSTARTED|error|quick
