@@ -119,7 +119,11 @@ proctype publisher() {
 #define IS_FREE(c, n) (N(c) < n || (N(c) == n && STATE(c) == RETURNED))
 #define OVER(n) (N(cell[AT(n)]) > n || (N(cell[AT(n)]) == n && STATE(cell[AT(n)]) == DONE))
 #ifdef LEASE
+#ifdef SATURATES /* which has no end */
+#define MAY_RETURN(c) (CLAIMED(c) && STATE(c) != BY(me) && nclaims[N(c)] < LIMIT + 3)
+#else
 #define MAY_RETURN(c) (CLAIMED(c) && STATE(c) != BY(me))
+#endif
 #else
 #define MAY_RETURN(c) (STATE(c) == BY(0) && dead0 && me != 0)
 #endif

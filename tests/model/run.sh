@@ -103,22 +103,22 @@ wake: three workers, two held              |wake|NW=3 NP=1 M=4 HELD=2|ok|full
 wake: one is stopped                       |wake|NP=1 M=3 STOP|ok|quick
 wake: one is stopped, two publishers       |wake|M=1 STOP|ok|full
 wake: one of three is stopped              |wake|NW=3 NP=1 M=2 STOP|ok|full
-attempts: given back                       |attempts|NE=2 M=3 MAX=1|ok|quick
-attempts: given back, tried twice          |attempts|HELD=1|ok|quick
+attempts: given back                       |attempts|NE=2 M=3 MAX=1|ok|full
+attempts: given back, tried twice          |attempts|HELD=1|ok|full
 attempts: a worker dies                    |attempts|NE=2 MAX=1 DIE|ok|quick
-attempts: a worker dies, tried twice       |attempts|HELD=1 DIE|ok|quick
+attempts: a worker dies, tried twice       |attempts|HELD=1 DIE|ok|full
 attempts: a lease, given back              |attempts|HELD=1 MAX=1 LEASE|ok|full
 attempts: a lease, two held                |attempts|M=1 LEASE KEEPS|ok|full
-attempts: a lease, and a worker dies       |attempts|M=1 HELD=1 MAX=1 LEASE DIE|ok|quick
+attempts: a lease, and a worker dies       |attempts|M=1 HELD=1 MAX=1 LEASE DIE|ok|full
 attempts: three workers                    |attempts|NW=3 HELD=1|ok|quick
 attempts: three workers, one dies          |attempts|NW=3 HELD=1 MAX=1 DIE|ok|full
 calls: as designed                         |calls||ok|quick
 calls: a worker dies                       |calls|DIE|ok|quick
-calls: a worker dies, idempotent           |calls|DIE IDEM|ok|quick
+calls: a worker dies, idempotent           |calls|DIE IDEM|ok|full
 calls: a worker dies, no time-outs         |calls|DIE PATIENT|ok|quick
 calls: the same, idempotent                |calls|DIE IDEM PATIENT|ok|quick
 calls: a worker gives back, and dies       |calls|DIE GIVEBACK|ok|full
-calls: one in flight                       |calls|F=1 DIE IDEM|ok|quick
+calls: one in flight                       |calls|F=1 DIE IDEM|ok|full
 calls: slots free at once                  |calls|R=3 ATONCE DIE|ok|full
 calls: slots free at once, idempotent      |calls|R=3 ATONCE DIE IDEM|ok|full
 calls: slots free at once, one in flight   |calls|F=1 R=2 ATONCE DIE IDEM|ok|quick
@@ -274,7 +274,7 @@ wake: who is full is rung                  |wake|NP=1 M=3 HELD=2 KEEP=2 FULLARME
 wake: who was full does not look           |wake|NP=1 M=5 HELD=2 KEEP=2 DONESLEEPS|error|quick
 attempts: the attempt is beside the word   |attempts|M=1 MAX=1 LEASE KEEPS NOATTEMPT|error|quick
 attempts: a return counts no attempt       |attempts|M=1 HELD=1 NORETURNS|error|quick
-attempts: the last attempt stays           |attempts|M=1 MAX=1 LEASE KEEPS SATURATES|error|full
+attempts: the last attempt stays  |attempts|M=1 MAX=1 LIMIT=1 LEASE KEEPS SATURATES|error|quick
 attempts: a dead letter is DONE, then held |attempts|HELD=1 MAX=1 LIMIT=1 DEADNOHOLD|error|quick
 attempts: counted, then DONE               |attempts|M=1 HELD=1 MAX=1 LEASE COUNTFIRST|error|quick
 attempts: gen not looked at again |attempts|HELD=1 MAX=1 LIMIT=1 LEASE KEEPS NORECHECK|error|quick
