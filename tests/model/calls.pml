@@ -6,7 +6,8 @@
  * room for every reply. Claims are one step here, see claims.pml, and who waits waits for a word to
  * change.
  *
- * Call c is request c. F calls are in flight, C are made, R replies fit into a ring.
+ * Call c is request c. F calls are in flight, C are made (3 or 4), R replies fit into a
+ * ring.
  *
  * What is claimed: each call ends once, in a reply, WORKER_GONE or a time-out; what comes later is
  * dropped; a reply is given to no other call; WORKER_GONE is said only of what has no reply and will
@@ -117,8 +118,9 @@ proctype caller() {
 #ifndef PATIENT
   TIME_OUT(1)
   TIME_OUT(2)
-#if C > 2
   TIME_OUT(3)
+#if C > 3
+  TIME_OUT(4)
 #endif
 #endif
   :: atomic { done > d ->                             /* passed requests: first `done`, then replies */
@@ -161,14 +163,14 @@ proctype caller() {
 
 /* ---- workers -------------------------------------------------------------------------------- */
 #define IS_FREE(x) (x <= nrequests && (cell[x] == NONE || cell[x] == RETURNED))
-#if C == 2
-#define OLDEST (IS_FREE(1) -> 1 : (IS_FREE(2) -> 2 : 0))
-#define OF_THE_DEAD (cell[1] == BY(0) -> 1 : (cell[2] == BY(0) -> 2 : 0))
+#if C > 3
+#define FIRST(is) (is(1) -> 1 : (is(2) -> 2 : (is(3) -> 3 : (is(4) -> 4 : 0))))
 #else
-#define OLDEST (IS_FREE(1) -> 1 : (IS_FREE(2) -> 2 : (IS_FREE(3) -> 3 : 0)))
-#define OF_THE_DEAD \
-  (cell[1] == BY(0) -> 1 : (cell[2] == BY(0) -> 2 : (cell[3] == BY(0) -> 3 : 0)))
+#define FIRST(is) (is(1) -> 1 : (is(2) -> 2 : (is(3) -> 3 : 0)))
 #endif
+#define OLDEST FIRST(IS_FREE)
+#define IS_OF_THE_DEAD(x) (cell[x] == BY(0))
+#define OF_THE_DEAD FIRST(IS_OF_THE_DEAD)
 inline advance() { atomic { do :: done < C && cell[done + 1] == DONE -> done++ :: else -> break od } }
 inline publish_reply() {
   atomic {

@@ -119,9 +119,11 @@ calls: a worker dies, no time-outs         |calls|DIE PATIENT|ok|quick
 calls: the same, idempotent                |calls|DIE IDEM PATIENT|ok|quick
 calls: a worker gives back, and dies       |calls|DIE GIVEBACK|ok|full
 calls: one in flight                       |calls|F=1 DIE IDEM|ok|full
-calls: slots free at once                  |calls|R=3 ATONCE DIE|ok|full
+calls: slots free at once                  |calls|C=4 R=3 ATONCE|ok|full
+calls: slots free at once, a worker dies   |calls|R=3 ATONCE DIE|ok|full
 calls: slots free at once, idempotent      |calls|R=3 ATONCE DIE IDEM|ok|full
 calls: slots free at once, one in flight   |calls|F=1 R=2 ATONCE DIE IDEM|ok|quick
+calls: the same, four calls                |calls|C=4 F=1 R=2 ATONCE DIE IDEM|ok|full
 carry_claims: another daemon               |carry_claims||ok|quick
 opened: as designed                        |opened||ok|quick
 opened: three messages                     |opened|M=3|ok|full
