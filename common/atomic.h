@@ -76,4 +76,14 @@ static inline void dlx_fence(void)
     atomic_thread_fence(memory_order_seq_cst);
 }
 
+/* The same, behind a compare-and-swap, which is one on x86. */
+static inline void dlx_fence_after_swap(void)
+{
+#if defined(__x86_64__)
+    atomic_signal_fence(memory_order_seq_cst);
+#else
+    dlx_fence();
+#endif
+}
+
 #endif

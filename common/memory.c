@@ -171,6 +171,25 @@ int dlx__region_new(const struct dlx_memory *memory, const char *what, uint64_t 
     return memory->create(what, size, ret_ro_fd, ret_writer_fd);
 }
 
+int dlx__region_new_shared(const struct dlx_memory *memory, const char *what, uint64_t size,
+                           int *ret_ro_fd, int *ret_writer_fd)
+{
+    int ro_fd, writer_fd;
+    int r = dlx__region_new(memory, what, size, &ro_fd, &writer_fd);
+    if (r < 0)
+        return r;
+    dlx_cleanup(dlx__closep) int ro = ro_fd;
+    dlx_cleanup(dlx__closep) int writer = writer_fd;
+    r = allocate_range(writer, 0, size, size);
+    if (r == 0)
+        r = memory->seal_seals(writer);
+    if (r < 0)
+        return r;
+    *ret_ro_fd = dlx__steal_fd(&ro);
+    *ret_writer_fd = dlx__steal_fd(&writer);
+    return 0;
+}
+
 int dlx__region_populate_in_steps(const struct dlx_memory *memory, int take_fd, uint64_t size,
                                   dlx_region_step_fn *step, void *data, void **ret_map)
 {
@@ -238,16 +257,39 @@ int dlx__region_attach_borrowed(const struct dlx_memory *memory, int borrow_fd, 
     return r;
 }
 
-int dlx__region_inspect(const struct dlx_memory *memory, int borrow_fd, uint64_t *ret_size)
+int dlx__region_share(int take_fd, uint64_t size, void **ret_map)
+{
+    dlx_cleanup(dlx__closep) int fd = take_fd;
+    struct stat st;
+    if (fstat(fd, &st) < 0)
+        return dlx__fail_errno("fstat of a region");
+    if ((uint64_t)st.st_size != size)
+        return dlx__fail(DLX_E_PROTOCOL, "region of %" PRId64 " bytes instead of %" PRIu64,
+                         (int64_t)st.st_size, size);
+    return map_region(fd, size, PROT_READ | PROT_WRITE, ret_map);
+}
+
+static int inspect(const struct dlx_memory *memory, int fd, enum dlx_region_state state,
+                   bool populated, uint64_t *ret_size)
 {
     struct stat st;
-    if (fstat(borrow_fd, &st) < 0)
+    if (fstat(fd, &st) < 0)
         return dlx__fail_errno("fstat of a region");
     uint64_t size = (uint64_t)st.st_size;
-    int r = memory_check(memory, borrow_fd, size, DLX_REGION_SEALED, true);
+    int r = memory_check(memory, fd, size, state, populated);
     if (r == 0)
         *ret_size = size;
     return r;
+}
+
+int dlx__region_inspect(const struct dlx_memory *memory, int borrow_fd, uint64_t *ret_size)
+{
+    return inspect(memory, borrow_fd, DLX_REGION_SEALED, true, ret_size);
+}
+
+int dlx__region_inspect_shared(const struct dlx_memory *memory, int borrow_fd, uint64_t *ret_size)
+{
+    return inspect(memory, borrow_fd, DLX_REGION_NEW, false, ret_size);
 }
 
 /* ---- what this system can do --------------------------------------------------------------- */

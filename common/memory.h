@@ -37,7 +37,7 @@
 
 /* The expected state of a region. */
 enum dlx_region_state {
-    DLX_REGION_NEW,    /* step 2 */
+    DLX_REGION_NEW,    /* step 2; or a shared region, for good: dlx__region_new_shared() */
     DLX_REGION_SEALED, /* after step 2 */
 };
 
@@ -48,7 +48,10 @@ struct dlx_memory {
     int (*supported)(void); /* NULL: the four steps show it */
     /* The daemon's fd is read-only from the start, so nothing is reopened later. */
     int (*create)(const char *what, uint64_t size, int *ret_ro_fd, int *ret_writer_fd);
+    /* Step 2: nobody else writes it from now on. */
     int (*seal)(int borrow_writer_fd);
+    /* Nobody ever seals it, so that it keeps its writers. */
+    int (*seal_seals)(int borrow_writer_fd);
     /* Is it a region of this backend? Returns 0 or DLX_E_PROTOCOL. */
     int (*check)(int borrow_fd, enum dlx_region_state state);
 };
@@ -99,9 +102,32 @@ int dlx__region_attach(const struct dlx_memory *memory, int take_fd, uint64_t si
 int dlx__region_attach_borrowed(const struct dlx_memory *memory, int borrow_fd, uint64_t size,
                                 const void **ret_map);
 
+/* Maps a region that several processes write: nobody seals it, and the daemon has allocated it.
+ * Takes the fd, also on failure; the map keeps its locks. Returns as dlx__region_attach(). */
+int dlx__region_share(int take_fd, uint64_t size, void **ret_map);
+
 /* Checks a region that passed step 3, and returns its size. Returns 0; DLX_E_PROTOCOL,
  * DLX_E_SYSTEM. */
 int dlx__region_inspect(const struct dlx_memory *memory, int borrow_fd, uint64_t *ret_size);
+
+/*
+ * Makes a region that several processes of one user write, whose size is for good and whose pages
+ * are all there. Any of its writers can remove pages, so nobody else maps it: others read it with
+ * pread(2). The caller owns both descriptors. Returns as dlx__region_new(), also DLX_E_NO_MEMORY
+ * (with the number of bytes).
+ */
+int dlx__region_new_shared(const struct dlx_memory *memory, const char *what, uint64_t size,
+                           int *ret_ro_fd, int *ret_writer_fd);
+/* Checks that it is such a region, and returns its size. Returns as dlx__region_inspect(). */
+int dlx__region_inspect_shared(const struct dlx_memory *memory, int borrow_fd, uint64_t *ret_size);
+/* In memory_lock.c. Opens a descriptor of a shared region for one writer, with a write lock on the
+ * byte at `at`, which nobody else has then. The lock is released when the descriptor and all
+ * mappings made with it are gone. The caller owns the file. Returns 0; DLX_E_IN_USE (somebody has a
+ * lock there), DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
+int dlx__region_reopen_owned(int borrow_fd, uint64_t at, int *ret_fd);
+/* Has anybody such a lock of that byte, by another descriptor than this one? Returns true if the
+ * kernel cannot tell. */
+bool dlx__region_is_owned(int borrow_fd, uint64_t at);
 
 /* In memory_lock.c. Opens a locked descriptor of a sealed region for one reader. The lock is
  * released when the descriptor and all mappings made with it are gone. The caller owns the file.

@@ -70,6 +70,13 @@ static int memfd_seal(int borrow_writer_fd)
     return 0;
 }
 
+static int memfd_seal_seals(int borrow_writer_fd)
+{
+    if (fcntl(borrow_writer_fd, F_ADD_SEALS, F_SEAL_SEAL) < 0)
+        return dlx__fail_errno("sealing the seals of a region");
+    return 0;
+}
+
 /* Only memfds and tmpfs files answer F_GET_SEALS, so a foreign fd is refused here. */
 static int memfd_check(int borrow_fd, enum dlx_region_state state)
 {
@@ -102,5 +109,6 @@ const struct dlx_memory dlx__memory_memfd = {
     .supported = memfd_supported,
     .create = memfd_new,
     .seal = memfd_seal,
+    .seal_seals = memfd_seal_seals,
     .check = memfd_check,
 };

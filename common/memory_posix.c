@@ -98,5 +98,6 @@ const struct dlx_memory dlx__memory_posix = {
     .tag = 1,
     .create = posix_new,
     .seal = posix_seal,
+    .seal_seals = posix_seal,
     .check = posix_check,
 };

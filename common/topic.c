@@ -68,6 +68,36 @@ int dlx__topic_check(const char *topic)
     return topic_check(topic, "topic name", false);
 }
 
+bool dlx__is_inbox(const char *topic)
+{
+    return topic && topic[0] == '@' &&
+           strspn(topic + 1, "0123456789abcdef") == DLX_INBOX_SIZE - 1 &&
+           topic[DLX_INBOX_SIZE] == '\0';
+}
+
+int dlx__topic_check_any(const char *topic)
+{
+    return dlx__is_inbox(topic) ? 0 : dlx__topic_check(topic);
+}
+
+int dlx__group_check(const char *name)
+{
+    size_t size = name ? strlen(name) : 0, i = 0;
+    if (size == 0 || size > DLX_GROUP_SIZE_MAX)
+        return dlx__fail(DLX_E_INVALID,
+                         "the name of a group, \"%.40s\"%s, has %zu bytes; it must "
+                         "have 1 to %u",
+                         name ? name : "", size > 40 ? "..." : "", size, DLX_GROUP_SIZE_MAX);
+    while (i < size && is_topic_char(name[i]))
+        i++;
+    if (i < size)
+        return dlx__fail(DLX_E_INVALID,
+                         "the name of a group has byte 0x%02x at %zu; allowed are A-Z a-z 0-9 _ . "
+                         "-",
+                         (unsigned char)name[i], i);
+    return 0;
+}
+
 int dlx__pattern_check(const char *pattern)
 {
     return topic_check(pattern, pattern && dlx__is_pattern(pattern) ? "pattern" : "topic name",
@@ -90,6 +120,8 @@ bool dlx__pattern_matches(const char *pattern, const char *topic)
 {
     const char *star = NULL; /* the pattern after it */
     const char *taken = NULL;
+    if (*topic == '@')
+        return strcmp(pattern, topic) == 0;
     for (;;) {
         if (strcmp(pattern, "**") == 0)
             return *topic != '\0';

@@ -6,7 +6,8 @@
  * The layout of shared memory. docs/SHM.md explains it; here are the bytes.
  *
  * Rules
- *   - Every region has one writer, named below; the kernel enforces it (common/memory.h).
+ *   - Every region has one writer, named below; the kernel enforces it (common/memory.h). A claims
+ *     page has several, all of one user; nobody else maps it.
  *   - Words of different rates of change do not share a cache line.
  *   - A word that another process wrote is loaded once into private memory and checked there.
  *   - Sizes and counts come from the daemon's packets, never from a region.
@@ -21,7 +22,9 @@
  *      128  | counters                             |  each message; for reports
  *      192  +--------------------------------------+
  *           | entries [n_entries], 64 bytes each   |  n_entries: a power of 2
- *           +--------------------------------------+  (rounded up to a page)
+ *           +--------------------------------------+
+ *           | carried [groups], at the end         |  once, after a move
+ *           +--------------------------------------+  (a multiple of a page)
  *
  * Entry n % n_entries is the record of message n:
  *
@@ -40,6 +43,14 @@
  *           | (link_index % 32) * 64               |  all read on every publish, do not share a set
  *     2048  | cursor, started, counters            |  each message
  *     2112  | n_used, holds [max_held]             |  0: the hold is free
+ *           +--------------------------------------+  (rounded up to a page)
+ *
+ * Claims page            writers: the workers of one group, of one user; reader: daemon, by read(2)
+ *
+ *        0  +--------------------------------------+
+ *           | start, returned, counts              |
+ *       64  +--------------------------------------+
+ *           | cells [n_entries], 8 bytes each      |  message n has cell n % n_entries
  *           +--------------------------------------+  (rounded up to a page)
  *
  * Membership page        writer: daemon               readers: the publishers of one user
@@ -122,6 +133,9 @@ struct dlx_shm_control {
     dlx_atomic_u64 copied;
     dlx_atomic_u64 copied_bytes;
     dlx_atomic_u64 refused; /* messages for which there was no room: they have no number */
+    /* The newest message that was copied from an earlier control block; 0: none was. Declared
+     * groups find the rest of what they have to do there: dlx_shm_carried(). */
+    dlx_atomic_u64 moved_at;
 
     struct dlx_shm_entry entries[];
 };
@@ -218,14 +232,90 @@ struct dlx_shm_link {
     /* If above the cursor: reports use these two instead of the cursor and `lost` (in mode LATEST,
      * `skipped`). So they count each missed message once while a reader passes it, and count none
      * as gone while another link to the publisher has its turn (UINT64_MAX). */
-    dlx_atomic_u64 passing;
-    dlx_atomic_u64 missed;
+    union {
+        dlx_atomic_u64 passing;
+        /* Of a worker of a group, for which there is no such report: all messages up to here are
+         * done, by whomever. The publisher waits for the greatest of the group. */
+        dlx_atomic_u64 done;
+    };
+    union {
+        dlx_atomic_u64 missed;
+        dlx_atomic_u64 left_at; /* of a worker that has closed: the newest message then */
+    };
 
     /* How many holds were ever used: the first ones. */
     _Alignas(64) dlx_atomic_u64 n_used;
     /* Numbers of the messages that are held. */
     dlx_atomic_u64 hold[];
 };
+
+/* ---- claims page --------------------------------------------------------------------------- */
+
+/*
+ * Which worker of a group has which message of one publisher. All zero at first.
+ *
+ *     cell of message n                                  who                        by
+ *
+ *     an older number --- claim ------------> CLAIMED    a worker                   CAS
+ *     CLAIMED ----------- done -------------> DONE       its owner                  CAS
+ *     CLAIMED ----------- give back --------> RETURNED   its owner                  CAS
+ *     CLAIMED ----------- owner dead, lease-> RETURNED   any worker                 CAS
+ *     RETURNED ---------- claim ------------> CLAIMED    a worker; attempt + 1      CAS
+ *     RETURNED ---------- too often --------> DONE       who would have claimed it  CAS
+ *
+ *     bits 63..62 state | 61..56 attempt | 55..52 renewals | 51..40 owner | 39..0 lap
+ *
+ * The lap is n / n_entries + 1. A cell never has the same value twice, so a compare-and-swap by a
+ * worker that slept meanwhile fails.
+ */
+struct dlx_shm_claims {
+    /* The first message of the group. 0: nobody knows yet. */
+    _Alignas(64) dlx_atomic_u64 start;
+    dlx_atomic_u64 returned; /* how many messages were given back, whoever did so */
+    /* For reports only. */
+    dlx_atomic_u64 redelivered; /* claims with an attempt above 1 */
+    dlx_atomic_u64 dead;        /* messages that were given back too often */
+    dlx_atomic_u64 lost;        /* messages that the publisher dropped before they were claimed */
+    /* Messages up to here may have been done by an earlier group of the same name. */
+    dlx_atomic_u64 doubtful;
+
+    _Alignas(64) dlx_atomic_u64 cells[];
+};
+
+enum dlx_shm_cell_state {
+    DLX_SHM_CELL_NEVER = 0, /* lap 0 */
+    DLX_SHM_CELL_CLAIMED = 1,
+    DLX_SHM_CELL_RETURNED = 2,
+    DLX_SHM_CELL_DONE = 3,
+};
+#define DLX_SHM_OWNERS_MAX       4095U /* workers of one group, from 1 */
+#define DLX_SHM_ATTEMPTS_MAX     60U   /* that a group may allow */
+#define DLX_SHM_ATTEMPTS_DEFAULT 5U
+#define DLX_SHM_GROUPS_MAX       16U /* that a publisher may declare */
+#define DLX_SHM_GROUP_NAME_MAX   63U /* bytes */
+
+struct dlx_shm_cell {
+    enum dlx_shm_cell_state state;
+    uint32_t attempt; /* 1..63 */
+    uint32_t renewals;
+    uint32_t owner;
+    uint64_t lap; /* 0: the cell was never used */
+};
+
+static inline uint64_t dlx_shm_cell_pack(struct dlx_shm_cell c)
+{
+    return (uint64_t)c.state << 62 | (uint64_t)c.attempt << 56 | (uint64_t)c.renewals << 52 |
+           (uint64_t)c.owner << 40 | c.lap;
+}
+
+static inline struct dlx_shm_cell dlx_shm_cell_unpack(uint64_t cell)
+{
+    return (struct dlx_shm_cell){.state = (enum dlx_shm_cell_state)(cell >> 62),
+                                 .attempt = (uint32_t)(cell >> 56) & 63,
+                                 .renewals = (uint32_t)(cell >> 52) & 15,
+                                 .owner = (uint32_t)(cell >> 40) & DLX_SHM_OWNERS_MAX,
+                                 .lap = cell & ((UINT64_C(1) << 40) - 1)};
+}
 
 /* ---- membership page ----------------------------------------------------------------------- */
 
@@ -337,10 +427,31 @@ static inline uint64_t dlx_shm_control_size(uint32_t n_entries)
     return (size + DLX_PAGE - 1) & ~(uint64_t)(DLX_PAGE - 1);
 }
 
+/*
+ * What a declared group, by its number, finds in a control block to which its publisher moved: the
+ * first message that was not done before. 0: workers of the earlier control block may still do
+ * some.
+ */
+static inline dlx_atomic_u64 *dlx_shm_carried(const struct dlx_shm_control *control,
+                                              uint32_t n_entries, uint32_t group)
+{
+    return (dlx_atomic_u64 *)((uintptr_t)control + dlx_shm_control_size(n_entries)) - group;
+}
+#define DLX_SHM_UNTOUCHED (UINT64_C(1) << 63) /* and no worker had any of them */
+_Static_assert(DLX_PAGE - sizeof(struct dlx_shm_control) >= DLX_SHM_GROUPS_MAX * sizeof(uint64_t),
+               "the last page of a control block has room for the groups");
+
 /* Bytes of a link page with `max_held` holds, at most DLX_SHM_HELD_MAX. */
 static inline uint64_t dlx_shm_link_size(uint32_t max_held)
 {
     uint64_t size = sizeof(struct dlx_shm_link) + (uint64_t)max_held * sizeof(uint64_t);
+    return (size + DLX_PAGE - 1) & ~(uint64_t)(DLX_PAGE - 1);
+}
+
+/* Bytes of a claims page for a control block with `n_entries` entries. */
+static inline uint64_t dlx_shm_claims_size(uint32_t n_entries)
+{
+    uint64_t size = sizeof(struct dlx_shm_claims) + (uint64_t)n_entries * sizeof(uint64_t);
     return (size + DLX_PAGE - 1) & ~(uint64_t)(DLX_PAGE - 1);
 }
 
@@ -386,6 +497,7 @@ DLX_SHM_AT(dlx_shm_control, freed, 80);
 DLX_SHM_AT(dlx_shm_control, published, 128);
 DLX_SHM_AT(dlx_shm_control, copied_bytes, 152);
 DLX_SHM_AT(dlx_shm_control, refused, 160);
+DLX_SHM_AT(dlx_shm_control, moved_at, 168);
 DLX_SHM_AT(dlx_shm_control, entries, 192);
 DLX_SHM_AT(dlx_shm_entry, words, 8);
 _Static_assert(sizeof(struct dlx_shm_entry) == 64, "entry");
@@ -410,9 +522,14 @@ DLX_SHM_AT(dlx_shm_link, cursor, 2048);
 DLX_SHM_AT(dlx_shm_link, started, 2056);
 DLX_SHM_AT(dlx_shm_link, taken, 2064);
 DLX_SHM_AT(dlx_shm_link, lost, 2088);
+DLX_SHM_AT(dlx_shm_link, done, 2096);
 DLX_SHM_AT(dlx_shm_link, missed, 2104);
 DLX_SHM_AT(dlx_shm_link, n_used, 2112);
 DLX_SHM_AT(dlx_shm_link, hold, 2120);
+DLX_SHM_AT(dlx_shm_claims, returned, 8);
+DLX_SHM_AT(dlx_shm_claims, lost, 32);
+DLX_SHM_AT(dlx_shm_claims, doubtful, 40);
+DLX_SHM_AT(dlx_shm_claims, cells, 64);
 DLX_SHM_AT(dlx_shm_membership, leaves, 8);
 DLX_SHM_AT(dlx_shm_membership, daemon_tid, 16);
 _Static_assert(sizeof(struct dlx_shm_membership) == 64, "membership line");

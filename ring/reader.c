@@ -53,9 +53,7 @@ void dlx__reader_init(struct dlx_reader *r, const struct dlx_shm_control *contro
     };
 }
 
-/* Called after stores that may unblock the publisher, and a fence. Partner:
- * dlx__writer_set_blocked(), which is followed by a reclaim. */
-static void ring_if_blocked(struct dlx_reader *r)
+void dlx__reader_ring_if_blocked(struct dlx_reader *r)
 {
     dlx_atomic_u32 *blocked = (dlx_atomic_u32 *)(uintptr_t)&r->control->blocked;
     if (dlx_unlikely(dlx_load32_relaxed(blocked)))
@@ -69,7 +67,7 @@ static void set_cursor(struct dlx_reader *r, uint64_t n)
     dlx_store64_release(&r->page->cursor, n);
     if (r->rings) {
         dlx_fence();
-        ring_if_blocked(r);
+        dlx__reader_ring_if_blocked(r);
     }
 }
 
@@ -92,10 +90,15 @@ static uint64_t find_newest(const struct dlx_reader *r)
     return head;
 }
 
-void dlx__reader_start(struct dlx_reader *r, uint64_t history)
+uint64_t dlx__reader_begin(const struct dlx_reader *r)
 {
     dlx_fence(); /* partner: an announcing writer stores gen, then reads `joins` */
-    uint64_t newest = find_newest(r);
+    return find_newest(r);
+}
+
+void dlx__reader_start(struct dlx_reader *r, uint64_t history)
+{
+    uint64_t newest = dlx__reader_begin(r);
     /* the publisher stores gen of later messages, then sees this reader: dlx__writer_announce() */
     if (r->reliable)
         r->sure = newest;
@@ -103,7 +106,8 @@ void dlx__reader_start(struct dlx_reader *r, uint64_t history)
     set_cursor(r, r->last);
     dlx_store32_release(&r->page->started, 1);
     dlx_fence();
-    ring_if_blocked(r); /* even if not `rings`: dlx_publisher_wait() waits for new links */
+    dlx__reader_ring_if_blocked(
+        r); /* even if not `rings`: dlx_publisher_wait() waits for new links */
 }
 
 /* The value of `passing` while another link has its turn. */
@@ -205,7 +209,7 @@ static bool is_free(const struct dlx_reader *r, uint32_t hold)
 }
 
 /* Prefers the lowest hold, so that the publisher scans few of them. */
-static bool find_hold(struct dlx_reader *r, uint32_t *ret)
+bool dlx__reader_find_hold(struct dlx_reader *r, uint32_t *ret)
 {
     if (dlx_likely(is_free(r, 0))) {
         *ret = 0;
@@ -233,7 +237,7 @@ static bool find_hold(struct dlx_reader *r, uint32_t *ret)
 void dlx__reader_made_room(struct dlx_reader *r)
 {
     dlx_fence();
-    ring_if_blocked(r);
+    dlx__reader_ring_if_blocked(r);
 }
 
 uint32_t dlx__reader_n_held(const struct dlx_reader *r)
@@ -323,17 +327,19 @@ void dlx__reader_pass(struct dlx_reader *r)
 }
 
 /* Copies message n, which its entry was seen to have, and stores its hold. */
-static inline bool hold(struct dlx_reader *r, uint64_t n, struct dlx_taken *ret)
+static inline void copy_and_hold(struct dlx_reader *r, uint64_t n, struct dlx_taken *ret)
 {
     const struct dlx_shm_entry *entry = entry_of(r, n);
-    if (dlx_unlikely(!find_hold(r, &ret->hold)))
-        return false;
 #pragma GCC unroll 7
     for (uint32_t i = 0; i < DLX_SHM_ENTRY_WORDS; i++)
         ret->words[i] = dlx_load64_relaxed(word(&entry->words[i]));
     ret->n = n;
     dlx_store64_relaxed(&r->page->hold[ret->hold], n);
-    return true;
+}
+
+void dlx__reader_hold(struct dlx_reader *r, uint64_t n, struct dlx_taken *ret)
+{
+    copy_and_hold(r, n, ret);
 }
 
 /* A reliable link does not pass a message that it cannot read yet: the publisher keeps the message
@@ -384,8 +390,9 @@ int dlx__reader_take(struct dlx_reader *r, struct dlx_taken *ret, uint32_t count
         }
         uint32_t got = 0;
         do {
-            if (!hold(r, n + got, &ret[got]))
+            if (dlx_unlikely(!dlx__reader_find_hold(r, &ret[got].hold)))
                 break;
+            copy_and_hold(r, n + got, &ret[got]);
             if (dlx_unlikely(!is_readable(r, &ret[got]))) {
                 dlx__reader_release(r, ret[got].hold);
                 if (got == 0)
@@ -416,7 +423,7 @@ int dlx__reader_take(struct dlx_reader *r, struct dlx_taken *ret, uint32_t count
         }
         r->cursor = newest;
         if (r->rings)
-            ring_if_blocked(r);
+            dlx__reader_ring_if_blocked(r);
         if (dlx_unlikely(got == 0))
             continue;
         for (uint32_t i = 0; i < got; i++) {
@@ -471,5 +478,5 @@ void dlx__reader_close(struct dlx_reader *r)
 {
     dlx_store64_release(&r->page->cursor, DLX_SHM_CURSOR_CLOSED);
     dlx_fence();
-    ring_if_blocked(r);
+    dlx__reader_ring_if_blocked(r);
 }

@@ -59,7 +59,10 @@ struct dlx_reader {
 /* A message that is held: a private, unchecked copy of its entry. */
 struct dlx_taken {
     uint64_t n;
-    uint64_t gap;  /* messages between the previously taken one and this one */
+    union {
+        uint64_t gap;   /* messages between the previously taken one and this one */
+        uint64_t claim; /* of a worker: the cell of the message, as ring/claims.h has stored it */
+    };
     uint32_t hold; /* index of the hold, for dlx__reader_release() */
     uint64_t words[DLX_SHM_ENTRY_WORDS];
 };
@@ -312,6 +315,18 @@ bool dlx__reader_arm(struct dlx_reader *r);
 dlx_for_gpu uint32_t dlx__reader_freed(const struct dlx_reader *r, uint64_t *seen,
                                        uint64_t ret_ids[DLX_SHM_FREED]);
 #define DLX_READER_FREED_MANY DLX_SHM_FREED
+
+/* ---- for ring/claims.c ---------------------------------------------------------------------- */
+
+/* Called after stores that may unblock the publisher, and a fence. Partner:
+ * dlx__writer_set_blocked(), which is followed by a reclaim. */
+void dlx__reader_ring_if_blocked(struct dlx_reader *r);
+/* The newest message, for a reader that starts. */
+uint64_t dlx__reader_begin(const struct dlx_reader *r);
+/* Finds a free hold. Returns false if all are in use. */
+bool dlx__reader_find_hold(struct dlx_reader *r, uint32_t *ret);
+/* Copies message n, which its entry was seen to have, and stores its number in `ret->hold`. */
+void dlx__reader_hold(struct dlx_reader *r, uint64_t n, struct dlx_taken *ret);
 
 /* Leaves the ring: takes no more messages. Held messages stay held. */
 void dlx__reader_close(struct dlx_reader *r);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ring/writer.h"
+#include "ring/group.h"
 #include "common/error.h"
 #include <assert.h>
 #include <stdlib.h>
@@ -99,6 +100,7 @@ void dlx__writer_deinit(struct dlx_writer *w)
     for (uint32_t i = 0; i < n_links; i++)
         w->env->link_gone(w->userdata, w->links[i]);
     free(w->links);
+    dlx__writer_groups_deinit(w);
     for (uint32_t i = 0; i < w->n_retired; i++)
         free_payload(w, w->retired[i].payload);
     free(w->retired);
@@ -123,14 +125,13 @@ static void forget_passed(struct dlx_writer *w)
 
 int dlx__writer_link_add(struct dlx_writer *w, struct dlx_writer_link *link)
 {
-    if (w->n_links == w->links_room) {
-        uint32_t room = w->links_room ? w->links_room * 2 : 4;
-        struct dlx_writer_link **links = realloc(w->links, room * sizeof(struct dlx_writer_link *));
-        if (!links)
-            return dlx__fail(DLX_E_NO_MEMORY, "table of %u links", room);
-        w->links = links;
-        w->links_room = room;
-    }
+    void *links = dlx__writer_grow(w->links, w->n_links, &w->links_room);
+    if (!links)
+        return DLX_E_NO_MEMORY;
+    w->links = links;
+    int r = link->group_number > 0 ? dlx__writer_group_join(w, link) : 0;
+    if (r < 0)
+        return r;
     w->links[w->n_links++] = link;
     w->joins_picked++;
     forget_passed(w);
@@ -141,6 +142,8 @@ static void remove_link(struct dlx_writer *w, uint32_t i)
 {
     struct dlx_writer_link *link = w->links[i];
     w->links[i] = w->links[--w->n_links];
+    if (link->group)
+        dlx__writer_group_leave(w, link);
     w->env->link_gone(w->userdata, link);
 }
 
@@ -160,17 +163,6 @@ uint32_t dlx__writer_link_n_held(const struct dlx_writer_link *link)
             /* acquire: as in holds_any() */
             dlx_load64_acquire(dlx__writer_word(&link->page->hold[i])) != 0;
     return held;
-}
-
-static uint64_t cursor_of(const struct dlx_writer_link *link)
-{
-    /* Partner: a reader stores the hold of a message before its cursor. */
-    return DLX_MAX(dlx_load64_acquire(dlx__writer_word(&link->page->cursor)), link->base);
-}
-
-bool dlx__writer_link_is_closed(const struct dlx_writer_link *link)
-{
-    return cursor_of(link) == DLX_SHM_CURSOR_CLOSED;
 }
 
 /* Returns the index of the first retired message whose number is at least n. */
@@ -259,6 +251,23 @@ uint64_t dlx__writer_link_bytes(const struct dlx_writer *w, const struct dlx_wri
     return sum;
 }
 
+bool dlx__writer_link_holds(const struct dlx_writer_link *link, uint64_t n)
+{
+    uint32_t n_words = dlx__writer_link_n_used(link), i = 0;
+    while (i < n_words && dlx_load64_relaxed(dlx__writer_word(&link->page->hold[i])) != n)
+        i++;
+    return i < n_words;
+}
+
+uint64_t dlx__writer_published_ns(const struct dlx_writer *w, uint64_t n)
+{
+    uint64_t words[DLX_SHM_ENTRY_WORDS];
+    if (n < w->oldest || n > w->head)
+        return 0;
+    (void)dlx__writer_payload(w, n, words);
+    return words[0];
+}
+
 void dlx__writer_joins_changed(struct dlx_writer *w, uint64_t joins)
 {
     bool missed = dlx__writer_misses_link(w); /* a packet was missing before: look again */
@@ -269,7 +278,7 @@ void dlx__writer_joins_changed(struct dlx_writer *w, uint64_t joins)
     w->env->pick_up(w->userdata);
     if (missed) { /* wake readers that slept through what was published since */
         dlx_fence();
-        dlx__writer_ring_sleepers(w);
+        dlx__writer_ring_all(w);
     }
 }
 
@@ -281,6 +290,7 @@ void dlx__writer_look_for_dead(struct dlx_writer *w)
             (dlx__writer_link_is_closed(w->links[i]) &&
              dlx__writer_link_n_held(w->links[i]) == 0)) /* free_unheld() sets the marks itself */
             remove_link(w, i);
+    dlx__writer_open_carried(w, false);
 }
 
 void dlx__writer_leaves_changed(struct dlx_writer *w, uint64_t leaves)
@@ -332,14 +342,19 @@ static uint64_t look_at_cursors(struct dlx_writer *w)
     }
     for (uint32_t i = 0; i < w->n_links; i++) {
         const struct dlx_writer_link *link = w->links[i];
-        if (link->dead || link->left || link->latest)
+        if (link->dead || link->left || link->is_passed_over)
             continue;
         /* CLOSED is the greatest number, so a closed link has passed everything. A false cursor
          * ahead of head hurts only its own link. */
-        uint64_t cursor = cursor_of(link);
+        uint64_t cursor = dlx__writer_cursor_of(link);
         all = DLX_MIN(all, cursor);
         if (link->reliable)
             reliable = DLX_MIN(reliable, cursor);
+    }
+    if (dlx_unlikely(w->n_groups > 0)) {
+        uint64_t done = dlx__writer_look_at_groups(w);
+        all = DLX_MIN(all, done);
+        reliable = DLX_MIN(reliable, done);
     }
     /* A link that joined before the later messages were put may not be known yet. */
     w->passed = DLX_MIN(reliable, w->announced);
@@ -351,6 +366,14 @@ uint64_t dlx__writer_passed(struct dlx_writer *w)
 {
     (void)look_at_cursors(w);
     return w->passed;
+}
+
+uint64_t dlx__writer_queued_bytes(struct dlx_writer *w)
+{
+    uint64_t sum = 0, words[DLX_SHM_ENTRY_WORDS];
+    for (uint64_t n = DLX_MAX(dlx__writer_passed(w) + 1, w->oldest); n <= w->head; n++)
+        sum += w->env->payload_bytes(w->userdata, dlx__writer_payload(w, n, words));
+    return sum;
 }
 
 /* Called after a fence. Partner: the kernel clears the daemon's thread id, and then a later daemon
@@ -442,7 +465,7 @@ void dlx__writer_note_freed(struct dlx_writer *w, uint64_t id)
     dlx_store64_relaxed(&control->freed[n % DLX_SHM_FREED], id);
     dlx_store64_release(&control->n_freed, n + 1);
     dlx_fence();
-    dlx__writer_ring_sleepers(w);
+    dlx__writer_ring_all(w);
 }
 
 /* ---- publish ------------------------------------------------------------------------------- */
@@ -479,11 +502,12 @@ static void mark_final(struct dlx_writer *w, uint64_t mark)
     dlx_fence();
     /* a reader that joined since the last message may be asleep by now */
     dlx__writer_read_membership(w);
-    dlx__writer_ring_sleepers(w);
+    dlx__writer_ring_all(w);
 }
 
 void dlx__writer_close(struct dlx_writer *w)
 {
+    dlx__writer_open_carried(w, true); /* nobody would do it later: some may be done twice */
     mark_final(w, DLX_SHM_END);
 }
 
@@ -503,6 +527,8 @@ int dlx__writer_block_new(struct dlx_writer *w, struct dlx_shm_control *control,
      * messages. */
     dlx_store64_relaxed(&control->head, w->head);
     dlx_store64_relaxed(&control->oldest, (*ret)->base + 1);
+    dlx_store64_relaxed(&control->moved_at, n > 0 ? w->head : 0);
+    (*ret)->moved_at = n > 0 ? w->head : 0;
     return 0;
 }
 
@@ -539,6 +565,7 @@ void dlx__writer_move(struct dlx_writer *w, struct dlx_writer_block *block)
     old->last = w->head;
     old->next = block;
     w->block = block;
+    dlx__writer_groups_moved(w);
     w->n_payloads += (uint32_t)(w->head - block->base);
     while (w->oldest > w->oldest_block->last) /* it has no LIVE message */
         forget_oldest_block(w);

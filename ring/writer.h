@@ -20,6 +20,10 @@
  * A gating writer retires no message that a reliable link has not passed. It must wait when such a
  * link is `window` behind: dlx__writer_make_room() then returns DLX_E_FULL.
  *
+ * The workers of a group share the messages. A group counts as one reliable link, which has passed
+ * what its workers have done: the greatest `done` of their link pages. For each message one of its
+ * sleeping workers is rung.
+ *
  * After the daemon was replaced, the publisher moves to another control block: it makes one with
  * dlx__writer_block_new(), may copy the newest messages into it with dlx__writer_copy_retained(),
  * has the daemon announce it, and calls dlx__writer_move(). Copied messages are LIVE in both
@@ -30,101 +34,8 @@
  * One thread at a time uses a writer.
  */
 
-#include "ring/layout.h"
+#include "ring/group.h"
 #include <linux/futex.h>
-
-/* The publisher's end of a link. The environment makes it and keeps it until link_gone(). */
-struct dlx_writer_link {
-    const struct dlx_shm_link *page;
-    dlx_atomic_u64 *ticket;
-    uint64_t rung; /* the ticket value that was rung last */
-    uint64_t base; /* the subscriber needs no message up to this one, whatever its cursor says */
-    uint32_t max_held;
-    bool reliable;
-    bool latest; /* takes only the newest message */
-    /* Set by the environment: the link takes no more messages and is not waited for. Its holds
-     * count. */
-    bool left;
-    /* Set by the environment: the process of the subscriber is gone. Its holds do not count. */
-    bool dead;
-};
-
-struct dlx_writer_block;
-
-struct dlx_writer_env {
-    /* The membership line changed: fetches the new links and passes each to dlx__writer_link_add().
-     */
-    void (*pick_up)(void *userdata);
-    /* Wakes the subscriber of this link. */
-    void (*ring)(void *userdata, struct dlx_writer_link *link);
-    /* Sets `dead` and `left` of the links that ended. */
-    void (*look_for_dead)(void *userdata);
-    /* The writer has dropped the link, which is dead or closed without holds. Frees it. */
-    void (*link_gone)(void *userdata, struct dlx_writer_link *link);
-    /* No reader can see the message any more. Its payload, as given to dlx__writer_put(), may be
-     * reused. */
-    void (*payload_freed)(void *userdata, void *payload);
-    /* Bytes of the tensors of the message with this payload, for dlx__writer_link_bytes(). */
-    uint64_t (*payload_bytes)(void *userdata, const void *payload);
-    /* The daemon has ended. Has a subscriber of a later daemon mapped the newest control block?
-     * Called only after dlx__writer_heed_locks(). */
-    bool (*has_unknown_readers)(void *userdata);
-    /* The writer has no use for this control block any more. */
-    void (*block_gone)(void *userdata, const struct dlx_writer_block *block);
-};
-
-/* A control block and the publisher's private state about it. */
-struct dlx_writer_block {
-    struct dlx_writer_block *next; /* the next newer one */
-    struct dlx_shm_control *control;
-    uint32_t mask;    /* entries - 1 */
-    uint64_t base;    /* the last message before this control block */
-    uint64_t last;    /* the last message in it; UINT64_MAX for the newest control block */
-    void *payloads[]; /* [mask + 1]: the payload of LIVE message n is at n & mask */
-};
-
-struct dlx_writer_retired {
-    uint64_t n;
-    void *payload;
-    bool held;
-};
-
-struct dlx_writer {
-    struct dlx_writer_block *block; /* the newest: receives new messages */
-    struct dlx_writer_block *oldest_block;
-    const struct dlx_shm_membership *membership;
-    const struct dlx_writer_env *env;
-    void *userdata;
-
-    uint64_t head;   /* newest message */
-    uint64_t limit;  /* the newest message that may be put without dlx__writer_make_room() */
-    uint64_t oldest; /* oldest LIVE message; head + 1 if there is none */
-    /* `oldest` at the last fence: entries of older messages may be written again. */
-    uint64_t reusable;
-    uint64_t passed;    /* if gating: every reliable link was seen to have passed this message */
-    uint64_t announced; /* dlx__writer_announce() was called for messages up to this one */
-    uint32_t window;    /* the most messages that stay LIVE */
-    uint32_t kept;      /* the fewest messages that stay LIVE */
-    bool gating;        /* waits for reliable links instead of dropping messages */
-    bool heeds_locks;   /* the value in the newest control block */
-
-    uint64_t joins_seen;
-    /* The number of links ever added. Below joins_seen, a packet is missing. Both start from the
-     * value in the membership line. */
-    uint64_t joins_picked;
-    uint64_t leaves_seen;
-
-    struct dlx_writer_link **links;
-    uint32_t n_links;
-    uint32_t links_room;
-
-    struct dlx_writer_retired *retired; /* by ascending n */
-    uint32_t n_retired;
-    uint32_t n_kept; /* of them, those held at the last check: the first ones */
-    /* LIVE and RETIRED messages: at most payloads_room, which is the capacity of `retired`. */
-    uint32_t n_payloads;
-    uint32_t payloads_room;
-};
 
 /* Starts on a zeroed control block and membership line, which outlive the writer. 1 <= kept <=
  * window. n_entries is a power of 2, at least 4 and at least 2 * window: dlx_shm_n_entries(), or
@@ -199,6 +110,9 @@ dlx_for_gpu void dlx__writer_note_freed(struct dlx_writer *w, uint64_t id);
 /* The newest message that every reliable link has passed. */
 uint64_t dlx__writer_passed(struct dlx_writer *w);
 
+/* Bytes of the messages that a reliable link or a group has not passed. */
+uint64_t dlx__writer_queued_bytes(struct dlx_writer *w);
+
 /* ---- links --------------------------------------------------------------------------------- */
 
 /* Called by pick_up(). Returns 0, or DLX_E_NO_MEMORY if the link was not added; the writer then
@@ -228,9 +142,6 @@ static inline bool dlx__writer_has_daemon(const struct dlx_writer *w)
  * nothing. A change of `leaves` does so, too; it may come before the environment can see the end.
  */
 dlx_for_gpu void dlx__writer_look_for_dead(struct dlx_writer *w);
-
-/* Has the subscription left? It may still hold messages. */
-bool dlx__writer_link_is_closed(const struct dlx_writer_link *link);
 
 /* The number of messages that the link holds according to its page. For reports. */
 uint32_t dlx__writer_link_n_held(const struct dlx_writer_link *link);
@@ -331,16 +242,13 @@ static inline void dlx__writer_link_set_left(struct dlx_writer_link *link)
     link->left = true;
 }
 
-/* Will it take no more messages? */
-static inline bool dlx__writer_link_is_over(const struct dlx_writer_link *link)
-{
-    return link->dead || link->left || dlx__writer_link_is_closed(link);
-}
-
 /* Its bell could not be rung: the next message tries again. */
 static inline void dlx__writer_link_ring_again(struct dlx_writer_link *link)
 {
-    link->rung--;
+    if (link->group)
+        link->group_rung--;
+    else
+        link->rung--;
 }
 
 static inline bool dlx__writer_link_is_reliable(const struct dlx_writer_link *link)
@@ -348,12 +256,42 @@ static inline bool dlx__writer_link_is_reliable(const struct dlx_writer_link *li
     return link->reliable;
 }
 
-/* Has its subscriber stored a first cursor? Sequentially consistent: with `blocked`, which it reads
- * after that. */
-static inline bool dlx__writer_link_is_started(const struct dlx_writer_link *link)
+/* Is it of a worker of a group for which nothing is kept without a worker? */
+static inline bool dlx__writer_link_keeps_group(const struct dlx_writer_link *link)
 {
-    return dlx_load32_sc((dlx_atomic_u32 *)(uintptr_t)&link->page->started) != 0;
+    return link->group && !link->group->is_declared;
 }
+
+static inline uint32_t dlx__writer_n_groups(const struct dlx_writer *w)
+{
+    return w->n_groups;
+}
+/* Group `i` of n_groups. */
+static inline struct dlx_writer_group *dlx__writer_group_at(const struct dlx_writer *w, uint32_t i)
+{
+    return w->groups[i];
+}
+static inline uint32_t dlx__writer_group_number(const struct dlx_writer_group *group)
+{
+    return group->number;
+}
+static inline bool dlx__writer_group_is_declared(const struct dlx_writer_group *group)
+{
+    return group->is_declared;
+}
+static inline uint32_t dlx__writer_group_n_links(const struct dlx_writer_group *group)
+{
+    return group->n_links;
+}
+static inline struct dlx_writer_link *
+dlx__writer_group_link_at(const struct dlx_writer_group *group, uint32_t i)
+{
+    return group->links[i];
+}
+/* Does this link hold message n, according to its page? */
+bool dlx__writer_link_holds(const struct dlx_writer_link *link, uint64_t n);
+/* When message n was published, CLOCK_MONOTONIC; 0: it is not LIVE. */
+uint64_t dlx__writer_published_ns(const struct dlx_writer *w, uint64_t n);
 
 /* How many messages a reliable link is behind that keeps messages from being dropped. 0: it does
  * not. */
@@ -394,30 +332,10 @@ void *dlx__writer_payload(const struct dlx_writer *w, uint64_t n,
 
 /* ---- the path of every message --------------------------------------------------------------- */
 
-/* Other processes write these words; they are const because their page is mapped read-only. */
-static inline dlx_atomic_u64 *dlx__writer_word(const dlx_atomic_u64 *w)
-{
-    return (dlx_atomic_u64 *)(uintptr_t)w;
-}
-
 static inline struct dlx_shm_entry *dlx__writer_entry(const struct dlx_writer_block *block,
                                                       uint64_t n)
 {
     return &block->control->entries[n & block->mask];
-}
-
-static inline void dlx__writer_ring_sleepers(struct dlx_writer *w)
-{
-    for (uint32_t i = 0; i < w->n_links; i++) {
-        struct dlx_writer_link *link = w->links[i];
-        /* Partner: dlx__reader_arm() raises its ticket, then loads gen of the next entry, and
-         * n_freed. A fence came before. */
-        uint64_t ticket = dlx_load64_relaxed(link->ticket);
-        if (dlx_unlikely(ticket != link->rung)) {
-            link->rung = ticket;
-            w->env->ring(w->userdata, link);
-        }
-    }
 }
 
 /* The membership line has changed. */
@@ -500,6 +418,8 @@ static inline __attribute__((always_inline)) void dlx__writer_announce(struct dl
     uint64_t to = dlx__writer_behind_window(w);
     dlx__writer_read_membership(w);
     dlx__writer_ring_sleepers(w);
+    if (dlx_unlikely(w->n_groups > 0)) /* after `leaves` was read: who has died is not rung */
+        dlx__writer_ring_workers(w, false);
     dlx__writer_retire(w, to);
 }
 

@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 /* Left to the program, and the library's own sockets. */
-#define FDS_KEPT      64U
+#define FDS_KEPT 64U
+/* A link of a worker of a group takes two descriptors and one map more. The number is told before
+ * there is one: with workers alone, half as many links fit, and the next one fails (FD_LIMIT). */
 #define FDS_PER_LINK  2U
 #define MAPS_PER_LINK 8U
 #define MAPS_DEFAULT  65530U

@@ -305,6 +305,15 @@ int dlx__call_ask(struct dlx_client *c, int64_t timeout_ns, Dlx__Wire__Packet *r
     return r;
 }
 
+int dlx__call_check_minor(const struct dlx_client *c, uint32_t since, const char *what)
+{
+    if (c->minor >= since)
+        return 0;
+    return dlx__fail(DLX_E_VERSION,
+                     "dlpackd at %s speaks protocol %u.%u; %s needs %u.%u: update dlpackd", c->path,
+                     DLX_PROTO_MAJOR, c->minor, what, DLX_PROTO_MAJOR, since);
+}
+
 /* ---- connect ------------------------------------------------------------------------------- */
 
 /* connect() waits for a place in the listen queue, so long at most; 0: for ever. */
@@ -420,6 +429,19 @@ int dlx__call_greet_within(struct dlx_client *c, const char *name, int64_t timeo
 
 /* ---- publisher ----------------------------------------------------------------------------- */
 
+static int check_groups(const struct dlx_client *c)
+{
+    return dlx__call_check_minor(c, DLX_GROUPS_SINCE, "a work queue (`group`, `groups`)");
+}
+
+/* 0: drops; 1: blocks. */
+static uint32_t wire_on_full(const struct dlx_publisher_args *args)
+{
+    if (args->on_full == DLX_ON_FULL_DEFAULT)
+        return args->n_groups > 0;
+    return args->on_full != DLX_ON_FULL_DROP;
+}
+
 int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
                             const struct dlx_publisher_args *args, uint32_t n_entries,
                             uint64_t resumes, uint64_t after_seq, int64_t timeout_ns,
@@ -432,7 +454,7 @@ int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
     body.history = args->history;
     body.depth = args->depth;
     body.n_entries = n_entries;
-    body.on_full = args->on_full;
+    body.on_full = wire_on_full(args);
     body.retain = args->retain;
     body.latched = args->retain_for_ns == DLX_RETAIN_LATCHED;
     body.retain_for_ns = args->retain_for_ns > 0 ? (uint64_t)args->retain_for_ns : 0;
@@ -440,10 +462,20 @@ int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
     body.after_seq = after_seq;
     body.max_held = args->max_held;
     body.max_held_bytes = args->max_held_bytes;
-    int r = dlx__call_ask(c, timeout_ns, &request, DLX__WIRE__PACKET__BODY_PUBLISHER_NEW_REPLY, 3,
-                          &reply);
+    body.groups = (char **)(uintptr_t)args->groups;
+    body.n_groups = args->n_groups;
+    int r = dlx__call_lock_within(c, timeout_ns);
     if (r < 0)
         return r;
+    if (args->n_groups > 0)
+        r = check_groups(c);
+    if (r == 0)
+        r = dlx__call_round_trip_within(c, timeout_ns, &request,
+                                        DLX__WIRE__PACKET__BODY_PUBLISHER_NEW_REPLY, 3, &reply);
+    if (r < 0) {
+        dlx__lock_release(&c->lock);
+        return r;
+    }
     const Dlx__Wire__PublisherNewReply *got = reply->publisher_new_reply;
     *ret = (struct dlx_new_publisher){
         .id = got->publisher,
@@ -629,8 +661,15 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
     if (r < 0)
         return r;
     body.n_spares = n_spares(c, topic, args);
-    r = dlx__call_round_trip_within(c, timeout_ns, &request,
-                                    DLX__WIRE__PACKET__BODY_SUBSCRIBE_REPLY, 1, &reply);
+    if (args->group) {
+        body.group = (char *)(uintptr_t)args->group;
+        body.lease_ns = (uint64_t)args->lease_ns;
+        body.max_attempts = args->max_attempts;
+        r = check_groups(c);
+    }
+    if (r == 0)
+        r = dlx__call_round_trip_within(c, timeout_ns, &request,
+                                        DLX__WIRE__PACKET__BODY_SUBSCRIBE_REPLY, 1, &reply);
     if (r == 0)
         *ret = (struct dlx_new_subscription){.id = reply->subscribe_reply->subscription,
                                              .memory = c->memory,
@@ -657,15 +696,9 @@ void dlx__call_hear_goodbye(struct dlx_client *c)
 
 /* ---- GPU memory ------------------------------------------------------------------------------ */
 
-/* The caller has the lock. */
 static int check_gpu(const struct dlx_client *c)
 {
-    if (c->minor >= DLX_GPU_SINCE)
-        return 0;
-    return dlx__fail(DLX_E_VERSION,
-                     "dlpackd at %s speaks protocol %u.%u; GPU memory that others open by a "
-                     "descriptor needs %u.%u: update dlpackd",
-                     c->path, DLX_PROTO_MAJOR, c->minor, DLX_PROTO_MAJOR, DLX_GPU_SINCE);
+    return dlx__call_check_minor(c, DLX_GPU_SINCE, "GPU memory that others open by a descriptor");
 }
 
 /* The caller has the lock. */

@@ -127,6 +127,9 @@ struct dlx_new_subscription {
     uint32_t n_offers;
     int sock; /* the caller owns the socket */
 };
+/* Groups, in both directions: since this minor version, or DLX_E_VERSION. */
+#define DLX_GROUPS_SINCE 8U
+/* `args` with a group have all of its values: the daemon knows no default. */
 int dlx__call_subscribe(struct dlx_client *c, const char *topic,
                         const struct dlx_subscribe_args *args, int64_t timeout_ns,
                         struct dlx_new_subscription *ret);

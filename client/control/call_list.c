@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PAGE_MAX 64U
 /* Minor versions: since when something is told. */
 #define BEHIND_SINCE  6U
 #define REFUSED_SINCE 7U
@@ -39,7 +38,7 @@ static void publisher_info(const struct dlx_client *c, const Dlx__Wire__Publishe
         .n_arenas = e->n_arenas,
         .depth = e->depth,
         .history = e->history,
-        .on_full = e->on_full,
+        .on_full = dlx__call_on_full(e->on_full),
         .retain = e->retain,
         .retained = e->retained,
         .refused = c->minor < REFUSED_SINCE ? DLX_REFUSED_UNKNOWN : e->refused,
@@ -74,21 +73,11 @@ static void link_info(const struct dlx_client *c, const Dlx__Wire__LinkEntry *e,
     copy_text(ret->client_name, sizeof ret->client_name, e->client_name);
 }
 
-static int check_list(const struct dlx_client *c, size_t n, bool more)
+int dlx__call_check_list(const struct dlx_client *c, size_t n, bool more)
 {
-    if (n > PAGE_MAX || (n == 0 && more))
+    if (n > DLX_CALL_PAGE_MAX || (n == 0 && more))
         return dlx__fail(DLX_E_PROTOCOL, "list of %zu entries from dlpackd at %s", n, c->path);
     return 0;
-}
-
-static int check_tells_gone(const struct dlx_client *c)
-{
-    if (c->minor >= GONE_SINCE)
-        return 0;
-    return dlx__fail(DLX_E_VERSION,
-                     "dlpackd at %s speaks protocol 2.%u; publishers that have gone are told since "
-                     "2.%u",
-                     c->path, c->minor, GONE_SINCE);
 }
 
 /* The callback runs without the lock: it may make calls of its own. So a page is copied first. */
@@ -112,7 +101,8 @@ static int list_publishers(struct dlx_client *c, const char *topic, bool gone,
     r = dlx__client_ensure(c);
     if (r < 0)
         return r;
-    dlx_cleanup(dlx__freep) struct dlx_publisher_info *page = malloc(PAGE_MAX * sizeof *page);
+    dlx_cleanup(dlx__freep) struct dlx_publisher_info *page =
+        malloc(DLX_CALL_PAGE_MAX * sizeof *page);
     if (!page)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a page of the list");
     body.topic = (char *)(uintptr_t)(topic ? topic : "");
@@ -123,7 +113,7 @@ static int list_publishers(struct dlx_client *c, const char *topic, bool gone,
         r = dlx__call_lock(c);
         if (r < 0)
             return r;
-        r = gone ? check_tells_gone(c) : 0;
+        r = gone ? dlx__call_check_minor(c, GONE_SINCE, "a list of publishers that have gone") : 0;
         if (r == 0)
             r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_PUBLISHER_LIST, 0,
                                      &reply);
@@ -131,7 +121,7 @@ static int list_publishers(struct dlx_client *c, const char *topic, bool gone,
             const Dlx__Wire__PublisherList *list = reply->publisher_list;
             n = list->n_entries;
             more = list->more;
-            r = check_list(c, n, more);
+            r = dlx__call_check_list(c, n, more);
             for (size_t i = 0; r == 0 && i < n; i++)
                 publisher_info(c, list->entries[i], &page[i]);
             if (r == 0 && gone && n > 0)
@@ -170,7 +160,7 @@ int dlx__call_list_links(struct dlx_client *c, uint64_t publisher, int64_t timeo
     Dlx__Wire__Packet request = DLX_PACKET(LIST_LINKS, list_links, &body);
     const Dlx__Wire__Packet *reply;
     bool more = true;
-    dlx_cleanup(dlx__freep) struct dlx_link_info *page = malloc(PAGE_MAX * sizeof *page);
+    dlx_cleanup(dlx__freep) struct dlx_link_info *page = malloc(DLX_CALL_PAGE_MAX * sizeof *page);
     if (!page)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a page of the list");
     body.publisher = publisher;
@@ -183,7 +173,7 @@ int dlx__call_list_links(struct dlx_client *c, uint64_t publisher, int64_t timeo
         const Dlx__Wire__LinkList *list = reply->link_list;
         n = list->n_entries;
         more = list->more;
-        r = check_list(c, n, more);
+        r = dlx__call_check_list(c, n, more);
         for (size_t i = 0; r == 0 && i < n; i++)
             link_info(c, list->entries[i], &page[i]);
         dlx__lock_release(&c->lock);
@@ -294,11 +284,8 @@ static int ask_for_quotas(struct dlx_client *c, Dlx__Wire__Packet *request, stru
     int r = dlx__call_lock(c);
     if (r < 0)
         return r;
-    if (c->minor < QUOTA_MINOR)
-        r = dlx__fail(DLX_E_VERSION,
-                      "dlpackd at %s speaks protocol %u.%u; quotas are told since %u.%u", c->path,
-                      DLX_PROTO_MAJOR, c->minor, DLX_PROTO_MAJOR, QUOTA_MINOR);
-    else
+    r = dlx__call_check_minor(c, QUOTA_MINOR, "a list of quotas");
+    if (r == 0)
         r = dlx__call_round_trip(c, request, DLX__WIRE__PACKET__BODY_QUOTA_LIST, 0, &reply);
     if (r == 0)
         r = copy_quotas(c, reply->quota_list, ret);

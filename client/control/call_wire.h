@@ -2,8 +2,8 @@
 #ifndef DLX_CLIENT_CALL_WIRE_H
 #define DLX_CLIENT_CALL_WIRE_H
 
-/* The common part of call.c, call_list.c and notification.c, the only files that see the wire's
- * structs. */
+/* The common part of call.c, call_list.c, call_group.c and notification.c, the only files that see
+ * the wire's structs. */
 
 #include "client/control/client.h"
 #include "common/proto.h"
@@ -33,5 +33,19 @@ int dlx__call_ask(struct dlx_client *c, int64_t timeout_ns, Dlx__Wire__Packet *r
 /* c->lock, within c->timeout_ns. Returns 0; DLX_E_TIMEOUT, DLX_E_INTERRUPTED. */
 int dlx__call_lock(struct dlx_client *c);
 int dlx__call_lock_within(struct dlx_client *c, int64_t timeout_ns);
+
+/* Does the daemon speak this minor version? Returns 0; DLX_E_VERSION: "... speaks protocol 2.6;
+ * `what` needs 2.8: update dlpackd". The caller has the lock. */
+int dlx__call_check_minor(const struct dlx_client *c, uint32_t since, const char *what);
+
+/* `on_full` as the wire has it, as an enum dlx_on_full. */
+static inline uint32_t dlx__call_on_full(uint32_t wire)
+{
+    return wire == 0 ? DLX_ON_FULL_DROP : DLX_ON_FULL_BLOCK;
+}
+
+/* Entries of one reply of a list, and the check that it has no more. */
+#define DLX_CALL_PAGE_MAX 64U
+int dlx__call_check_list(const struct dlx_client *c, size_t n, bool more);
 
 #endif

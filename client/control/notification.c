@@ -21,6 +21,14 @@ static const size_t n_fds_of[] = {
     [DLX_NOTIFICATION_LINK_FAILED] = 0,   [DLX_NOTIFICATION_SPARE_SEALED] = 0,
     [DLX_NOTIFICATION_LINK_CUT] = 0,
 };
+/* What the link of a worker has more: the claims page twice, and the bell of the group. */
+#define N_FDS_OF_CLAIMS 3U
+
+static size_t n_fds_for(const struct dlx_notification *notification)
+{
+    bool of_worker = notification->kind == DLX_NOTIFICATION_LINK_OPEN && notification->owner != 0;
+    return n_fds_of[notification->kind] + (of_worker ? N_FDS_OF_CLAIMS : 0);
+}
 
 static int translate(const Dlx__Wire__Packet *p, struct dlx_notification *notification)
 {
@@ -37,6 +45,9 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_notification *notifi
         notification->reader = p->link_added->reader;
         notification->latest = p->link_added->latest;
         notification->early = p->link_added->early;
+        notification->group = p->link_added->group;
+        (void)snprintf(notification->text, sizeof notification->text, "%s",
+                       p->link_added->group_name);
         return 0;
     case DLX__WIRE__PACKET__BODY_LINK_CUT:
         notification->kind = DLX_NOTIFICATION_LINK_CUT;
@@ -65,13 +76,16 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_notification *notifi
         notification->max_held = p->link_open->max_held;
         notification->max_held_bytes = p->link_open->max_held_bytes;
         notification->base = p->link_open->after_seq;
-        notification->on_full = p->link_open->on_full;
+        notification->on_full = dlx__call_on_full(p->link_open->on_full);
         notification->from_start = p->link_open->from_start;
         notification->n_arenas = p->link_open->n_arenas;
         notification->pid = p->link_open->pid;
         notification->link_index = p->link_open->link_index;
         notification->resumes = p->link_open->resumes;
         notification->same_user = p->link_open->same_user;
+        notification->owner = p->link_open->owner;
+        notification->claims_size = p->link_open->claims_size;
+        notification->declared_group = p->link_open->declared_group;
         (void)snprintf(notification->text, sizeof notification->text, "%s", p->link_open->topic);
         return 0;
     case DLX__WIRE__PACKET__BODY_SPARE_SEALED:
@@ -125,7 +139,7 @@ static int notification_get(int sock, int (*receive)(int sock, struct dlx_packet
         r = dlx__proto_unpack(&call->arena, call->packet.data, call->packet.size, &packet);
     if (r == 0)
         r = translate(packet, ret);
-    if (r == 0 && call->packet.n_fds != n_fds_of[ret->kind])
+    if (r == 0 && call->packet.n_fds != n_fds_for(ret))
         r = dlx__fail(DLX_E_PROTOCOL, "%s from dlpackd with %zu fds", dlx__proto_name(packet),
                       call->packet.n_fds);
     if (r == 0) {

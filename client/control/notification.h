@@ -12,8 +12,10 @@
 enum dlx_notification_kind {
     DLX_NOTIFICATION_LINK_ADDED, /* [page, bell, pidfd] */
     DLX_NOTIFICATION_LINK_CUT,
-    DLX_NOTIFICATION_LINK_OFFER,  /* [page] */
-    DLX_NOTIFICATION_LINK_OPEN,   /* [control, bell] */
+    DLX_NOTIFICATION_LINK_OFFER, /* [page] */
+    /* [control, bell]; of a worker of a group: [control, bell, claims page, the same page to ask
+     * for locks, bell of the group] */
+    DLX_NOTIFICATION_LINK_OPEN,
     DLX_NOTIFICATION_ARENA_ADDED, /* [arena] */
     DLX_NOTIFICATION_ARENA_DROPPED,
     DLX_NOTIFICATION_PUBLISHER_GONE,
@@ -43,19 +45,23 @@ struct dlx_notification {
     uint64_t resumes; /* the id of the publisher with its first daemon, or 0 */
     /* Of a failed link: messages missed by a subscription that does not know the publisher. */
     uint64_t missed;
-    uint64_t reader; /* the same for all links of a subscription */
-    uint32_t on_full;
+    uint64_t reader;  /* the same for all links of a subscription */
+    uint32_t on_full; /* enum dlx_on_full: DLX_ON_FULL_BLOCK, DLX_ON_FULL_DROP */
     int32_t code;
+    uint32_t group; /* of an added link: its group, or 0. `text` has the name of the group. */
+    uint32_t owner; /* of an open link: number of the worker in its group, or 0 */
+    uint32_t declared_group;
+    uint64_t claims_size; /* likewise: of the claims page */
     bool reliable;
     bool latest;
     bool early;
     bool former; /* of an offer: its publisher may announce itself again */
     bool from_start;
     bool same_user;                 /* the publisher's and ours; a daemon of 2.7 does not say so */
-    char text[DLX_ERROR_TEXT_SIZE]; /* topic of a publisher, reason of a failure */
+    char text[DLX_ERROR_TEXT_SIZE]; /* topic of a publisher, name of a group, reason */
     char topic[DLX_TOPIC_MAX + 1];  /* of the publisher of a failed link; "": not told */
     size_t n_fds;
-    int fds[3];
+    int fds[5];
 };
 
 /* NULL is fine. */

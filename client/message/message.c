@@ -21,6 +21,8 @@ struct dlx_message_table {
     char *text;                            /* names, each terminated */
     void *meta;
     uint32_t meta_size;
+    uint32_t arena; /* where the manifest lies, and the metadata in it */
+    const void *meta_in_place;
     atomic_bool *used;          /* [n_tensors]: is exports[i] handed out? */
     struct dlx_export *exports; /* [n_tensors]: saves an allocation for the first of each tensor */
 };
@@ -187,6 +189,7 @@ static int new_table(struct dlx_message *m, const struct dlx_shm_manifest *heade
         return dlx__fail(DLX_E_NO_MEMORY, "table of %u tensors", m->n_tensors);
     table->meta = table + 1;
     table->meta_size = header->meta_size;
+    table->meta_in_place = NULL;
     m->tensors = (DLTensor *)((char *)table->meta + meta_room);
     m->flags = (uint64_t *)(m->tensors + n);
     table->exports = (struct dlx_export *)(m->flags + n);
@@ -269,6 +272,8 @@ static int build_from_manifest(struct dlx_subscriber_link *link, const struct dl
     m->form.is_none = 1;
     if (manifest.header.meta_size > 0)
         memcpy(m->table->meta, manifest.meta, manifest.header.meta_size);
+    m->table->meta_in_place = manifest.meta;
+    m->table->arena = dlx__entry_arena(taken->words);
     m->bytes = 0;
     m->first_arena = UINT32_MAX;
     m->last_arena = 0;
@@ -427,6 +432,8 @@ static void __attribute__((noinline)) let_go_slowly(struct dlx_message *m)
         dlx__check_released(link->generation, "dlx_message_unref()");
         return; /* the parent's to release */
     }
+    if (link->claims)
+        dlx__worker_claim_let_go(link->claims, &m->claim);
     uint64_t bytes = m->bytes;
     m->table = table_free(m->table);
     free_gpu(m);
@@ -834,6 +841,20 @@ const void *dlx_message_meta(const struct dlx_message *m, size_t *ret_size)
     if (ret_size)
         *ret_size = size;
     return size > 0 ? m->table->meta : NULL;
+}
+
+const void *dlx__message_cut_meta(struct dlx_message *m, uint32_t n, const void **ret_in_place)
+{
+    struct dlx_message_table *table = m->table;
+    if (!table || table->meta_size < n)
+        return NULL;
+    const void *ret = table->meta;
+    table->meta = (char *)table->meta + n;
+    table->meta_size -= n;
+    m->first_arena = DLX_MIN(m->first_arena, table->arena);
+    m->last_arena = DLX_MAX(m->last_arena, table->arena);
+    *ret_in_place = table->meta_in_place;
+    return ret;
 }
 
 const char *dlx_message_topic(const struct dlx_message *m)

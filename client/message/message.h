@@ -8,6 +8,7 @@
  */
 
 #include "client/message/subscriber_link.h"
+#include "client/message/worker.h"
 #include "ring/entry.h"
 #include "ring/manifest.h"
 #include <stdatomic.h>
@@ -51,7 +52,8 @@ struct dlx_message {
     struct dlx_entry_form form; /* what inline_tensor was made from */
     uint32_t first_arena; /* if it has a manifest: the numbers of the arenas with its tensors, */
     uint32_t last_arena;  /* which are in between; first > last: there are none */
-    struct dlx_message_gpu *gpu; /* NULL: no tensor is on a GPU */
+    struct dlx_message_gpu *gpu;   /* NULL: no tensor is on a GPU */
+    struct dlx_worker_claim claim; /* of a worker */
 };
 
 /* In debug mode, what has been released: a message has no tensors and this link, and a tensor has
@@ -137,6 +139,14 @@ static inline DLPackVersion dlx__message_version(uint64_t flags)
     bool padded = flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
     return (DLPackVersion){DLPACK_MAJOR_VERSION, padded ? 1 : 0};
 }
+
+/*
+ * Cuts the first `n` bytes, a multiple of 8, off the metadata of a message that was just taken, and
+ * returns them as they were then; NULL: it has fewer. `ret_in_place` receives where they lie in the
+ * publisher's memory, which stays mapped, and may change, as long as the message. Both live as long
+ * as the message.
+ */
+const void *dlx__message_cut_meta(struct dlx_message *m, uint32_t n, const void **ret_in_place);
 
 /* The name of tensor `i`, which there is; "" if it has none. Valid as long as the message. */
 dlx_for_gpu const char *dlx__message_name(const struct dlx_message *m, uint32_t i);

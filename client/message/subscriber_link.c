@@ -2,6 +2,7 @@
 #include "client/base/misuse.h"
 #include "client/gpu/gpu.h"
 #include "client/message/message.h"
+#include "client/message/worker.h"
 #include "common/amount.h"
 #include "common/memory.h"
 #include <assert.h>
@@ -88,6 +89,13 @@ static void unmap_control(struct dlx_subscriber_link *link)
     dlx__mapped_remove(link->mapped_control);
 }
 
+static void forget_control(struct dlx_subscriber_link *link)
+{
+    unmap_control(link);
+    link->mapped_control = NULL;
+    link->core = (struct dlx_reader){0};
+}
+
 void dlx__subscriber_link_free(struct dlx_subscriber_link *link)
 {
     for (uint32_t i = 0; link->messages && i < link->max_held; i++)
@@ -102,6 +110,7 @@ void dlx__subscriber_link_free(struct dlx_subscriber_link *link)
     if (link->bell >= 0)
         shutdown(link->bell, SHUT_RDWR); /* a forked child may have inherited it */
     dlx__close(link->bell);
+    dlx__worker_link_free(link->claims);
     unmap_control(link);
     dlx__region_unmap(link->page, dlx_shm_link_size(link->max_held));
     dlx__mapped_remove(link->mapped_page);
@@ -185,7 +194,17 @@ int dlx__subscriber_link_open(struct dlx_subscriber_link *link, struct dlx_notif
     }
     dlx__reader_init(&link->core, control, n_entries, opened->base, link->page, opened->link_index,
                      DLX_MIN(link->max_held, opened->max_held ? opened->max_held : UINT32_MAX),
-                     latest, reliable, opened->on_full == DLX_ON_FULL_BLOCK, &reader_env, link);
+                     latest, reliable && !opened->owner,
+                     opened->owner || opened->on_full == DLX_ON_FULL_BLOCK, &reader_env, link);
+    if (opened->owner || (link->of && link->of->worker))
+        r = dlx__worker_link_new(link->of->worker, &link->core, opened->owner, opened->claims_size,
+                                 &opened->fds[2], &link->claims);
+    if (r == 0 && link->claims)
+        dlx__claims_set_declared(&link->claims->core, opened->declared_group);
+    if (r < 0) {
+        forget_control(link);
+        return r;
+    }
     link->most_held_bytes = opened->max_held_bytes;
     link->is_watched = dlx__debug();
     if (link->is_watched && link->most_held_bytes == 0)
@@ -203,9 +222,8 @@ int dlx__subscriber_link_open(struct dlx_subscriber_link *link, struct dlx_notif
 void dlx__subscriber_link_unopen(struct dlx_subscriber_link *link)
 {
     assert(link->state == DLX_LINK_OPENING);
-    unmap_control(link);
-    link->mapped_control = NULL;
-    link->core = (struct dlx_reader){0};
+    link->claims = dlx__worker_link_free(link->claims);
+    forget_control(link);
     link->bell = dlx__close(link->bell);
     link->state = DLX_LINK_OFFERED;
 }
@@ -214,15 +232,29 @@ void dlx__subscriber_link_start(struct dlx_subscriber_link *link, uint64_t histo
 {
     assert(link->state == DLX_LINK_OPENING);
     link->state = link->holder == DLX_BELL_HUNG_UP ? DLX_LINK_DRAINING : DLX_LINK_LIVE;
+    if (link->claims) {
+        dlx__claims_start(&link->claims->core, history, history != link->history);
+        return;
+    }
     if (follows)
         dlx__reader_wait(&link->core);
     dlx__reader_start(&link->core, history);
 }
 
+/* A message that was taken will not be handed out. */
+static void drop_taken(struct dlx_subscriber_link *link, const struct dlx_taken *taken)
+{
+    if (link->claims) {
+        dlx__worker_link_set_stuck(link->claims, 0);
+        dlx__worker_link_drop(link->claims, taken);
+    }
+    dlx__reader_release(&link->core, taken->hold);
+}
+
 static void release_pending(struct dlx_subscriber_link *link)
 {
     for (; link->n_pending > 0; link->n_pending--)
-        dlx__reader_release(&link->core, link->pending[link->first_pending++].hold);
+        drop_taken(link, &link->pending[link->first_pending++]);
     link->wants = DLX_WANTS_NOTHING;
 }
 
@@ -236,7 +268,10 @@ void dlx__subscriber_link_close(struct dlx_subscriber_link *link)
         return;
     }
     release_pending(link);
-    dlx__reader_close(&link->core);
+    if (link->claims)
+        dlx__claims_close(&link->claims->core);
+    else
+        dlx__reader_close(&link->core);
 }
 
 /* ---- arenas -------------------------------------------------------------------------------- */
@@ -447,15 +482,28 @@ static int fail_too_many_held(const struct dlx_subscriber_link *link, uint32_t n
                      dlx__reader_max_held(&link->core));
 }
 
+static int take_claims(struct dlx_subscriber_link *link, struct dlx_taken *ret, uint32_t n)
+{
+    dlx__claims_set_over(&link->claims->core, link->state >= DLX_LINK_DRAINING);
+    return dlx__worker_link_take(link->claims, ret, n);
+}
+
+static void begin_claim(struct dlx_message *m, const struct dlx_taken *taken)
+{
+    m->gap = 0; /* others have what is between */
+    dlx__worker_claim_begin(&m->claim, taken);
+}
+
 static int take_mapped(struct dlx_subscriber_link *link, uint32_t n, struct dlx_message **ret)
 {
     if (link->n_pending == 0) {
         if (dlx_unlikely(dlx__reader_is_bounded(&link->core)))
             n = room_within_bound(link);
-        int got = dlx__reader_take(&link->core, link->pending, n);
+        int got = dlx_unlikely(link->claims) ? take_claims(link, link->pending, n)
+                                             : dlx__reader_take(&link->core, link->pending, n);
         link->wants = got == DLX_E_NOT_FOUND ? DLX_WANTS_NEWS : DLX_WANTS_NOTHING;
         if (dlx_unlikely(got == DLX_E_TOO_MANY_HELD))
-            return fail_too_many_held(link, n);
+            return link->claims && n > 0 ? got : fail_too_many_held(link, n);
         if (got < 0)
             return got;
         link->n_pending = (uint32_t)got;
@@ -469,8 +517,10 @@ static int take_mapped(struct dlx_subscriber_link *link, uint32_t n, struct dlx_
     link->first_pending++;
     link->n_pending--;
     if (dlx_unlikely(r < 0))
-        dlx__reader_release(&link->core, taken->hold);
-    else if (dlx_unlikely(dlx__reader_is_bounded(&link->core)))
+        drop_taken(link, taken);
+    else if (dlx_unlikely(link->claims))
+        begin_claim(*ret, taken);
+    if (r == 0 && dlx_unlikely(dlx__reader_is_bounded(&link->core)))
         atomic_fetch_add_explicit(&link->held_bytes, (*ret)->bytes, memory_order_relaxed);
     return r;
 }
@@ -500,13 +550,25 @@ int dlx__subscriber_link_take(struct dlx_subscriber_link *link, uint32_t n,
                               struct dlx_message **ret)
 {
     int r = take_mapped(link, n, ret);
-    return dlx_likely(r != DLX_E_NOT_FOUND) ? r : map_and_take(link, n, ret);
+    if (dlx_unlikely(r == DLX_E_NOT_FOUND))
+        r = map_and_take(link, n, ret);
+    if (dlx_unlikely(link->claims))
+        dlx__worker_link_set_stuck(link->claims, r == 0 ? 0 : link->n_pending);
+    return r;
+}
+
+int dlx__subscriber_link_look_ahead(struct dlx_subscriber_link *link)
+{
+    return link->claims ? take_claims(link, NULL, 0) : dlx__reader_take(&link->core, NULL, 0);
 }
 
 void dlx__subscriber_link_lose_first(struct dlx_subscriber_link *link)
 {
     const struct dlx_taken *first = &link->pending[link->first_pending++];
-    if (--link->n_pending == 0) {
+    if (link->claims) { /* another worker may have what it takes */
+        drop_taken(link, first);
+        link->n_pending--;
+    } else if (--link->n_pending == 0) {
         dlx__reader_lose(&link->core, first, 1);
     } else { /* the next one tells the gap */
         dlx__reader_release(&link->core, first->hold);

@@ -18,6 +18,8 @@
 struct dlx_message;
 struct dlx_gpu_link; /* client/gpu/gpu.h */
 struct dlx_gpu_receiver;
+struct dlx_worker; /* client/message/worker.h */
+struct dlx_worker_link;
 
 /* An arena of the publisher, mapped read-only, or to be mapped when a message needs it. */
 struct dlx_subscriber_link_arena {
@@ -103,6 +105,7 @@ struct dlx_subscription_view {
     struct dlx_client *client;
     const struct dlx_subscribe_args *asked;
     struct dlx_gpu_receiver **gpu;
+    struct dlx_worker *worker; /* NULL: it is in no group */
 };
 
 /* How long a stream waits for a publisher of another user, unless the subscription says it. */
@@ -164,6 +167,7 @@ struct dlx_subscriber_link {
         [DLX_SUBSCRIBER_LINK_HINTS]; /* by id: where one of that id was when it was asked for */
     uint32_t lacks;                  /* one that is to be mapped for a message; 0: none */
 
+    struct dlx_worker_link *claims; /* NULL: it is of no worker */
     const struct dlx_memory *memory;
     struct dlx_mapped_source *source; /* what it maps is noted there; NULL: nothing is */
     struct dlx_mapped_region *mapped_page, *mapped_control;
@@ -327,5 +331,8 @@ struct dlx_subscriber_link *dlx__message_link(const struct dlx_message *m);
  * notifications. */
 int dlx__subscriber_link_take(struct dlx_subscriber_link *link, uint32_t n,
                               struct dlx_message **ret);
+/* What a take would return, as far as that is known without taking: as dlx__reader_take() of none.
+ */
+int dlx__subscriber_link_look_ahead(struct dlx_subscriber_link *link);
 
 #endif

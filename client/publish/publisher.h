@@ -25,6 +25,8 @@
 #include "ring/writer.h"
 #include <stdatomic.h>
 
+struct dlx_publisher_link; /* client/publish/publisher_link.h */
+
 struct dlx_publisher_memory {
     /* The block that the next dlx_alloc() takes, and its payload: for prefetching only, may be
      * stale. */
@@ -107,6 +109,7 @@ enum dlx_detour {
     /* Look at the descriptor of dlx_publisher_fd(): a call has failed, and subscribers ring
      * since. */
     DLX_DETOUR_ARMED = 8,
+    DLX_DETOUR_BYTES = 16, /* see that no more than args.max_queued_bytes wait */
 };
 
 struct dlx_publisher {
@@ -132,11 +135,22 @@ struct dlx_publisher {
     struct dlx_events events;
     struct dlx_publisher_stats stats;
     struct dlx_gpu_share *gpu; /* NULL: it has shared no memory of GPUs */
+    /* Of a caller (client/service/caller.c), which looks what the subscriber holds before the link
+     * is let go; NULL: of none. */
+    void (*link_gone)(void *userdata, struct dlx_publisher_link *link);
+    void *link_gone_userdata;
 };
 
 static inline void dlx__publisher_detour(struct dlx_publisher *p, enum dlx_detour detour, bool on)
 {
     p->detours = on ? p->detours | detour : p->detours & ~(uint32_t)detour;
+}
+
+/* Does it wait for reliable subscribers and groups, instead of dropping messages? */
+static inline bool dlx__publisher_gates(const struct dlx_publisher_args *args)
+{
+    return args->on_full == DLX_ON_FULL_DEFAULT ? args->n_groups > 0
+                                                : args->on_full != DLX_ON_FULL_DROP;
 }
 
 /* Entries of its control block. */
@@ -162,6 +176,10 @@ static inline int dlx__publisher_begin(struct dlx_publisher *p, const char *what
         return 0;
     return dlx__turn_refuse(what, "publisher", p ? &p->generation : NULL, p ? p->topic : NULL);
 }
+
+/* As dlx_publisher_new(), also on an inbox (common/topic.h). The topic was checked. */
+int dlx__publisher_new(struct dlx_client *c, const char *topic,
+                       const struct dlx_publisher_args *args, struct dlx_publisher **ret);
 
 static inline void dlx__publisher_leave(struct dlx_publisher *p)
 {

@@ -17,7 +17,8 @@
 #include <poll.h>
 #include <string.h>
 
-#define DEFAULT_DEPTH 16U
+#define DEFAULT_DEPTH           16U
+#define DEFAULT_DEPTH_OF_GROUPS 64U
 
 /* Subscriptions look for a new daemon 50 times a second. */
 #define LINGER_NS INT64_C(200000000)
@@ -27,9 +28,7 @@
 
 static int check_publisher(const char *topic, struct dlx_publisher_args *args)
 {
-    int r = dlx__topic_check(topic);
-    if (r < 0)
-        return r;
+    int r = 0;
     if (args->retain > DLX_SHM_HISTORY_MAX)
         return dlx__fail(DLX_E_INVALID, "publisher on %s: retain %u must be at most %u", topic,
                          args->retain, DLX_SHM_HISTORY_MAX);
@@ -45,20 +44,31 @@ static int check_publisher(const char *topic, struct dlx_publisher_args *args)
     if (args->retain_for_ns < DLX_RETAIN_LATCHED)
         return dlx__fail(DLX_E_INVALID, "publisher on %s: retain_for_ns %" PRId64, topic,
                          args->retain_for_ns);
-    if (args->retain_for_ns != 0 && args->retain == 0)
+    if (args->retain_for_ns != 0 && args->retain == 0 && args->n_groups == 0)
         return dlx__fail(DLX_E_INVALID,
                          "publisher on %s: retain_for_ns without messages to retain: set retain",
                          topic);
+    if (args->n_groups > DLX_SHM_GROUPS_MAX || (args->n_groups > 0 && !args->groups))
+        return dlx__fail(DLX_E_INVALID, "publisher on %s: %u groups%s; at most %u", topic,
+                         args->n_groups, args->groups ? "" : ", and groups is NULL",
+                         DLX_SHM_GROUPS_MAX);
+    for (uint32_t i = 0; r == 0 && i < args->n_groups; i++) {
+        r = dlx__group_check(args->groups[i]);
+        for (uint32_t k = 0; r == 0 && k < i; k++)
+            if (strcmp(args->groups[k], args->groups[i]) == 0)
+                r = dlx__fail(DLX_E_INVALID, "publisher on %s: group %s is there twice", topic,
+                              args->groups[i]);
+    }
+    if (r < 0)
+        return r;
     if (args->depth == 0)
-        args->depth = DEFAULT_DEPTH;
+        args->depth = args->n_groups > 0 ? DEFAULT_DEPTH_OF_GROUPS : DEFAULT_DEPTH;
     if (args->depth > DLX_SHM_DEPTH_MAX)
         return dlx__fail(DLX_E_INVALID, "publisher on %s: depth %u must be at most %u", topic,
                          args->depth, DLX_SHM_DEPTH_MAX);
-    if (args->on_full > DLX_ON_FULL_BLOCK)
-        return dlx__fail(
-            DLX_E_INVALID,
-            "publisher on %s: on_full %u must be 0 (DLX_ON_FULL_DROP) or 1 (DLX_ON_FULL_BLOCK)",
-            topic, args->on_full);
+    if (args->on_full > DLX_ON_FULL_FAIL)
+        return dlx__fail(DLX_E_INVALID, "publisher on %s: on_full %u is none of enum dlx_on_full",
+                         topic, args->on_full);
     if (args->max_held > DLX_SHM_HELD_MAX)
         return dlx__fail(DLX_E_INVALID, "publisher on %s: max_held %u must be at most %u", topic,
                          args->max_held, DLX_SHM_HELD_MAX);
@@ -76,8 +86,10 @@ static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args
         return r;
     r = dlx__writer_init(&p->core, control, dlx__publisher_n_entries(args),
                          DLX_MAX(args->depth, args->history), args->history,
-                         args->on_full == DLX_ON_FULL_BLOCK,
-                         p->daemon.membership + made->membership_line, &dlx__publisher_link_env, p);
+                         dlx__publisher_gates(args), p->daemon.membership + made->membership_line,
+                         &dlx__publisher_link_env, p);
+    if (r == 0)
+        r = dlx__writer_declare(&p->core, args->n_groups);
     if (r < 0) {
         dlx__publisher_unmap_control(p, control);
         return r;
@@ -106,6 +118,7 @@ static void publisher_free(struct dlx_publisher *p)
     dlx__close(p->ready.fd);
     dlx__notification_deinit(&p->joins.due);
     dlx__client_unref(p->client);
+    free((void *)(uintptr_t)p->args.groups);
     dlx__release_handle(p, &p->generation);
 }
 
@@ -134,17 +147,40 @@ static int announce_publisher(struct dlx_publisher *p)
     }
 }
 
-int dlx_publisher_new(struct dlx_client *c, const char *topic,
-                      const struct dlx_publisher_args *user_args, struct dlx_publisher **ret)
+/* The names of the groups, in one allocation behind their pointers. */
+static const char *const *copy_names(const struct dlx_publisher_args *args)
 {
-    struct dlx_publisher_args args;
-    struct dlx_new_publisher made;
+    size_t used = args->n_groups * sizeof(char *), size = used;
+    for (uint32_t i = 0; i < args->n_groups; i++)
+        size += strlen(args->groups[i]) + 1;
+    char **names = malloc(size);
+    for (uint32_t i = 0; names && i < args->n_groups; i++) {
+        size_t n = strlen(args->groups[i]) + 1;
+        names[i] = memcpy((char *)names + used, args->groups[i], n);
+        used += n;
+    }
+    return (const char *const *)names;
+}
+
+int dlx_publisher_new(struct dlx_client *c, const char *topic,
+                      const struct dlx_publisher_args *args, struct dlx_publisher **ret)
+{
     dlx__error_clear();
     if (!c || !ret)
         return DLX_NAME_NULL(0, "dlx_publisher_new", {"client", c}, {"ret", ret});
-    if (dlx__forked(c->generation))
-        return dlx__fail_forked(c->generation);
-    int r = dlx__args_copy(&args, sizeof args, sizeof args, user_args);
+    int r = dlx__refuse_forked(c->generation);
+    if (r == 0)
+        r = dlx__topic_check(topic);
+    return r < 0 ? r : dlx__publisher_new(c, topic, args, ret);
+}
+
+int dlx__publisher_new(struct dlx_client *c, const char *topic,
+                       const struct dlx_publisher_args *user_args, struct dlx_publisher **ret)
+{
+    struct dlx_publisher_args args;
+    struct dlx_new_publisher made;
+    int r =
+        dlx__args_copy(&args, sizeof args, offsetof(struct dlx_publisher_args, groups), user_args);
     if (r == 0)
         r = check_publisher(topic, &args);
     if (r < 0)
@@ -156,6 +192,12 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     if (r < 0) {
         free(p);
         return r;
+    }
+    if (args.n_groups == 0)
+        args.groups = NULL; /* the caller's */
+    else if (!(args.groups = copy_names(&args))) {
+        free(p);
+        return dlx__fail(DLX_E_NO_MEMORY, "names of %u groups", args.n_groups);
     }
     p->client = dlx__client_ref(c);
     p->generation = c->generation;
@@ -169,6 +211,8 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     p->epoch = atomic_load_explicit(&c->epoch, memory_order_acquire);
     p->watch.linger_ns = LINGER_NS;
     dlx__publisher_detour(p, DLX_DETOUR_REQUIRE, args.min_subscribers > 0);
+    dlx__publisher_detour(p, DLX_DETOUR_BYTES,
+                          args.max_queued_bytes > 0 && dlx__publisher_gates(&args));
     r = dlx__call_publisher_new(c, topic, &args, dlx__publisher_n_entries(&args), 0, 0,
                                 c->timeout_ns, &made);
     if (r == 0) {

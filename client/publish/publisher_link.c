@@ -55,6 +55,8 @@ static int publisher_link_new(struct dlx_publisher *p, struct dlx_notification *
     link->id = notification->link;
     link->reader = notification->reader;
     link->early = notification->early;
+    (void)snprintf(link->group, sizeof link->group, "%.63s",
+                   notification->group ? notification->text : "");
     link->page = page;
     link->page_size = notification->size;
     link->core = (struct dlx_writer_link){.page = page,
@@ -62,7 +64,8 @@ static int publisher_link_new(struct dlx_publisher *p, struct dlx_notification *
                                           .base = notification->early ? p->daemon.base : 0,
                                           .max_held = notification->max_held,
                                           .reliable = notification->reliable,
-                                          .latest = notification->latest};
+                                          .group_number = notification->group,
+                                          .is_passed_over = notification->latest};
     r = dlx__writer_link_add(&p->core, &link->core);
     if (r < 0) {
         publisher_link_free(p, link);
@@ -304,9 +307,17 @@ static void env_link_gone(void *userdata, struct dlx_writer_link *link)
 {
     struct dlx_publisher *p = userdata;
     dlx__publisher_link_end(p, dlx__publisher_link_of(link));
+    if (p->link_gone)
+        p->link_gone(p->link_gone_userdata, dlx__publisher_link_of(link));
     if (p->gpu && dlx__writer_link_is_dead(link))
         dlx__gpu_publisher()->reader_died(p);
     publisher_link_free(p, dlx__publisher_link_of(link));
+}
+
+static void env_undone(void *userdata, uint64_t n)
+{
+    struct dlx_publisher *p = userdata;
+    p->stats.undone += n;
 }
 
 static void env_payload_freed(void *userdata, void *payload)
@@ -348,6 +359,7 @@ const struct dlx_writer_env dlx__publisher_link_env = {
     .ring = env_ring,
     .look_for_dead = dlx__publisher_link_look_for_dead,
     .link_gone = env_link_gone,
+    .undone = env_undone,
     .payload_freed = env_payload_freed,
     .payload_bytes = env_payload_bytes,
     .has_unknown_readers = env_has_unknown_readers,
@@ -410,8 +422,10 @@ bool dlx__publisher_link_have_rejoined(const struct dlx_publisher *p, bool all)
     for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
         const struct dlx_publisher_link *link =
             dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
-        if (link->foreign && (all || dlx__writer_link_is_reliable(&link->core)) &&
-            !dlx__writer_link_is_over(&link->core) && !is_replaced(p, link))
+        bool waits =
+            dlx__writer_link_is_reliable(&link->core) || dlx__writer_link_keeps_group(&link->core);
+        if (link->foreign && (all || waits) && !dlx__writer_link_is_over(&link->core) &&
+            !is_replaced(p, link))
             return false;
     }
     return true;

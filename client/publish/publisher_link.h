@@ -41,6 +41,7 @@ struct dlx_publisher_link {
     bool hung_up; /* the other end of the bell is closed: nothing is read from it any more */
     bool foreign; /* made by a daemon that has ended */
     bool early;   /* its subscription was there first: it receives everything, started or not */
+    char group[DLX_SHM_GROUP_NAME_MAX + 1]; /* of a worker; "": of none */
 };
 
 /* The environment of the ring writer: client/publish/publisher_link.c. */

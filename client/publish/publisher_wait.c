@@ -2,8 +2,10 @@
 #include "client/publish/publisher_wait.h"
 #include "client/control/call.h"
 #include "client/gpu/gpu.h"
+#include "client/publish/publisher_group.h"
 #include "client/publish/publisher_link.h"
 #include "client/publish/publisher_move.h"
+#include "common/amount.h"
 #include "common/memory.h"
 #include <inttypes.h>
 #include <poll.h>
@@ -58,6 +60,8 @@ struct goal {
     int (*look)(struct dlx_publisher *p, struct goal *goal);
     enum dlx_hurry hurry; /* for another daemon; NOW_AND_THEN: one may come, and is not needed */
     uint32_t n_subscribers;
+    uint64_t done;          /* groups have done all messages up to this one */
+    uint64_t queued_bytes;  /* as the last look has found, if there is a bound */
     bool lacks_subscribers; /* as the last look has found */
     /* When an attempt failed: the client's epoch, and whether a later daemon showed the
      * publisher. */
@@ -447,6 +451,25 @@ int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t 
     return r;
 }
 
+static int look_for_workers(struct dlx_publisher *p, struct goal *goal)
+{
+    (void)goal;
+    if (p->detours & DLX_DETOUR_REFUSED)
+        return fail_refused(p);
+    dlx__publisher_link_find_ends(p);
+    return dlx__publisher_n_workers(dlx__writer_group_at(&p->core, 0)) > 0 ? 0 : DLX_E_FULL;
+}
+
+int dlx__publisher_wait_for_worker(struct dlx_publisher *p, int64_t timeout_ns)
+{
+    struct goal goal = {.look = look_for_workers};
+    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
+    int r = wait_until(p, &goal, &wait);
+    return r == DLX_E_TIMEOUT
+               ? dlx__fail(r, "topic %s: nobody serves it at %.200s", p->topic, p->client->path)
+               : r;
+}
+
 /* ---- room --------------------------------------------------------------------------------- */
 
 static const char *why_not_attached(const struct dlx_publisher *p)
@@ -502,6 +525,28 @@ static int blame(struct dlx_publisher *p, const struct goal *goal, int code,
             "topic %s: %" PRIu64 " subscribers could not be attached (%s), so nothing can "
             "be dropped (%s %u)",
             p->topic, dlx__writer_n_missing(&p->core), why_not_attached(p), limit, most);
+    if (goal->queued_bytes >= p->args.max_queued_bytes && (p->detours & DLX_DETOUR_BYTES)) {
+        struct dlx_writer_group *late =
+            dlx__publisher_late_group(p, dlx__writer_head(&p->core), false);
+        if (late)
+            dlx__publisher_describe_late(p, late, who);
+        else
+            (void)snprintf(who, sizeof who, "a reliable subscriber has yet to take them");
+        return dlx__fail(code,
+                         "topic %s: %s wait already (max_queued_bytes %s): %.300s; wait longer "
+                         "(timeout), or raise max_queued_bytes",
+                         p->topic, DLX_AMOUNT(goal->queued_bytes),
+                         DLX_AMOUNT(p->args.max_queued_bytes), who);
+    }
+    uint64_t window = dlx__writer_head(&p->core) - DLX_MIN(most, dlx__writer_head(&p->core));
+    struct dlx_writer_group *group = dlx__publisher_late_group(p, window + 1, false);
+    if (group) {
+        dlx__publisher_describe_late(p, group, who);
+        return dlx__fail(code,
+                         "topic %s: %s; a group may be %s %u behind: wait longer (timeout), raise "
+                         "%s, or add workers",
+                         p->topic, who, limit, most, limit);
+    }
     list_blocking(p, who, sizeof who);
     return dlx__fail(code,
                      "topic %s: a reliable subscriber is as far behind as it may be (%s %u)%.250s; "
@@ -522,6 +567,10 @@ static int look_for_room(struct dlx_publisher *p, struct goal *goal)
     }
     if (r == 0 && (p->detours & DLX_DETOUR_REQUIRE))
         r = look_for_subscribers(p, goal);
+    if (r == 0 && (p->detours & DLX_DETOUR_BYTES)) {
+        goal->queued_bytes = dlx__writer_queued_bytes(&p->core);
+        r = goal->queued_bytes >= p->args.max_queued_bytes ? DLX_E_FULL : 0;
+    }
     return r < 0 ? r : dlx__writer_make_room(&p->core);
 }
 
@@ -534,7 +583,8 @@ static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)
         return r;
     /* A daemon that has ended may be why: with another one there is room. And the one that refused
      * the publisher may take it again. */
-    bool is_late = p->daemon.link_sock < 0 || (p->detours & ~(uint32_t)DLX_DETOUR_ARMED);
+    bool is_late =
+        p->daemon.link_sock < 0 || (p->detours & ~(uint32_t)(DLX_DETOUR_ARMED | DLX_DETOUR_BYTES));
     if (is_late) {
         dlx__publisher_look(p, dlx__now_ns());
         r = look_for_room(p, &goal);
@@ -554,13 +604,65 @@ static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)
     return r;
 }
 
+/* How long a message waits for room depends on the publisher, too. */
+static void set_deadline(const struct dlx_publisher *p, struct dlx_wait *wait)
+{
+    if (p->args.on_full == DLX_ON_FULL_FAIL)
+        wait->deadline = 0;
+    else if (p->args.on_full == DLX_ON_FULL_DEFAULT && p->args.n_groups > 0 && wait->deadline == 0)
+        wait->deadline = UINT64_MAX;
+}
+
 int dlx__publish_room_slowly(struct dlx_publisher *p, struct dlx_wait *wait)
 {
     uint64_t epoch = p->epoch;
+    set_deadline(p, wait);
     arm_begin(p);
     int r = arm_end(p, find_room(p, wait));
     dlx_store64_relaxed(&dlx__writer_control(&p->core)->refused, p->stats.refused);
     return r == 0 && p->epoch != epoch ? DLX__AGAIN : r;
+}
+
+/* ---- dlx_publisher_drain() ---------------------------------------------------------------- */
+
+static int look_for_done(struct dlx_publisher *p, struct goal *goal)
+{
+    dlx__publisher_link_find_ends(p);
+    (void)dlx__writer_passed(
+        &p->core); /* workers that died may have kept what was carried closed */
+    return dlx__publisher_late_group(p, goal->done, true) ? DLX_E_FULL : 0;
+}
+
+static int fail_undone(struct dlx_publisher *p, uint64_t to)
+{
+    char late[DLX_LATE_GROUP_SIZE];
+    struct dlx_writer_group *group = dlx__publisher_late_group(p, to, true);
+    if (!group)
+        return 0;
+    dlx__publisher_describe_late(p, group, late);
+    return dlx__fail(DLX_E_TIMEOUT, "topic %s: %s", p->topic, late);
+}
+
+int dlx_publisher_drain(struct dlx_publisher *p, int64_t timeout_ns)
+{
+    int r = dlx__publisher_begin(p, "dlx_publisher_drain");
+    if (r < 0)
+        return r;
+    struct goal goal = {.look = look_for_done, .done = dlx__writer_head(&p->core)};
+    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
+    arm_begin(p);
+    if (p->args.n_groups == 0)
+        r = dlx__fail(DLX_E_INVALID,
+                      "topic %s: dlx_publisher_drain() waits for groups that the publisher has "
+                      "declared (groups), and it has declared none",
+                      p->topic);
+    else
+        r = wait_until(p, &goal, &wait);
+    if (r == DLX_E_TIMEOUT)
+        r = fail_undone(p, goal.done);
+    r = arm_end(p, r);
+    dlx__publisher_leave(p);
+    return r;
 }
 
 /* ---- another daemon ----------------------------------------------------------------------- */
@@ -616,8 +718,8 @@ void dlx__publisher_drain(struct dlx_publisher *p, int64_t timeout_ns)
     /* Reliable subscribers may not have been sent all that they have yet to take. */
     if (dlx__writer_head(&p->core) > dlx__writer_passed(&p->core))
         (void)wait_until(p, &daemon, &wait);
-    else if (dlx__writer_heeds_locks(
-                 &p->core)) /* a daemon that shows the publisher has yet to hear that it ends */
+    else if (dlx__writer_heeds_locks(&p->core) || p->args.n_groups > 0)
+        /* A daemon that shows the publisher, or keeps its queues, has yet to hear that it ends. */
         (void)wait_until(p, &daemon, &once);
     if (dlx__writer_head(&p->core) > p->daemon.base && p->daemon.link_sock >= 0) {
         dlx__writer_look_for_dead(&p->core);

@@ -45,6 +45,10 @@ static inline int dlx__publish_room(struct dlx_publisher *p, struct dlx_wait *wa
  */
 int dlx__publisher_go_on(struct dlx_publisher *p, int r, struct dlx_wait *wait);
 
+/* Waits until the first group that it has declared has a worker. A call on the publisher has begun.
+ * Returns as dlx_publisher_wait(). */
+int dlx__publisher_wait_for_worker(struct dlx_publisher *p, int64_t timeout_ns);
+
 /* Before the publisher leaves: wait so long for subscribers that have yet to come to the new
  * daemon, where the newest messages are. */
 void dlx__publisher_drain(struct dlx_publisher *p, int64_t timeout_ns);

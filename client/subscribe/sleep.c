@@ -68,12 +68,88 @@ bool dlx__subscription_park(struct dlx_subscription *s, struct dlx_subscriber_li
     return true;
 }
 
+/* ---- workers -------------------------------------------------------------------------------- */
+
+/* A worker whose process ends gives up its lock a little later than its sockets hang up: whoever
+ * is told of that looks once more after so long. */
+#define LOOK_AGAIN_NS 1000000
+
+void dlx__subscription_look_at_others(struct dlx_subscription *s)
+{
+    for (uint32_t i = 0; s->worker && i < s->n_active; i++)
+        s->active[i]->claims->looks = true;
+}
+
+static void on_worker_timer(struct dlx_subscription *s)
+{
+    uint64_t n;
+    (void)!read(s->worker->timer, &n, sizeof n);
+    dlx__subscription_look_at_others(s);
+}
+
+static void on_group_bell(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+{
+    link->claims->looks = true;
+    dlx__worker_set_timer(s->worker, LOOK_AGAIN_NS);
+}
+
+void dlx__subscription_disarm(struct dlx_subscription *s)
+{
+    atomic_store_explicit(&s->worker->sleeps_full, false, memory_order_relaxed);
+    if (!s->worker->is_armed)
+        return;
+    for (uint32_t i = 0; i < s->n_active; i++)
+        dlx__claims_disarm(&s->active[i]->claims->core);
+    dlx_fence(); /* tickets, then gen: who is not rung for a message sees it */
+    s->worker->is_armed = false;
+    s->worker->was_rung = true;
+}
+
+void dlx__subscription_pass_on(struct dlx_subscription *s, const struct dlx_subscriber_link *link)
+{
+    for (uint32_t i = 0; s->worker->was_rung && i < s->n_active; i++)
+        if (s->active[i] != link && dlx__claims_has_unclaimed(&s->active[i]->claims->core))
+            dlx__worker_link_ring(s->active[i]->claims);
+    s->worker->was_rung = false;
+}
+
+/* All tickets are odd before the first look: tests/model/wake.pml, ARMFIRST. A worker that may
+ * claim nothing is not rung. */
+static bool arm_worker(struct dlx_subscription *s)
+{
+    bool nothing = true;
+    if (dlx__worker_sleeps_full(s->worker))
+        return true;
+    for (uint32_t i = 0; i < s->n_active; i++) {
+        struct dlx_subscriber_link *link = s->active[i];
+        if (++link->n_rings > RINGS_MAX && link->holder < DLX_BELL_HUNG_UP)
+            (void)hear(link);
+        dlx__claims_arm(&link->claims->core);
+    }
+    dlx_fence();
+    s->worker->is_armed = true;
+    for (uint32_t i = 0; i < s->n_active; i++) {
+        struct dlx_subscriber_link *link = s->active[i];
+        nothing &= !link->claims->looks && (!dlx__subscriber_link_listens(link) ||
+                                            dlx__claims_nothing_there(&link->claims->core));
+        dlx__subscriber_link_look(link);
+    }
+    return nothing;
+}
+
 /* ---- waiting --------------------------------------------------------------------------------- */
+
+static bool is_pending(const struct dlx_subscriber_link *link)
+{
+    if (dlx_unlikely(link->claims))
+        return link->claims->looks || dlx__claims_has_unclaimed(&link->claims->core);
+    return dlx__reader_pending(&link->core);
+}
 
 static bool pending(const struct dlx_subscription *s)
 {
     for (uint32_t i = 0; i < s->n_active; i++)
-        if (dlx__subscriber_link_listens(s->active[i]) && dlx__reader_pending(&s->active[i]->core))
+        if (dlx__subscriber_link_listens(s->active[i]) && is_pending(s->active[i]))
             return true;
     return false;
 }
@@ -82,6 +158,8 @@ static void on_timer(struct dlx_subscription *s)
 {
     uint64_t n;
     (void)!read(s->timer, &n, sizeof n);
+    if (s->sock < 0) /* nobody rings for a worker that has died */
+        dlx__subscription_look_at_others(s);
     dlx__subscription_read_notifications(s);
 }
 
@@ -102,9 +180,16 @@ int dlx__subscription_handle_events(struct dlx_subscription *s, int timeout_ms)
     n = n > 0 ? epoll_wait(s->epoll, events, (int)DLX_ARRAY_SIZE(events), 0) : n;
     if (n < 0)
         return errno == EINTR ? DLX_E_INTERRUPTED : dlx__fail_errno("epoll_wait");
+    for (int i = 0; i < n; i++) /* first: a bell may be of a link that is cut */
+        if (dlx__subscription_of_group_tag(events[i].data.ptr))
+            on_group_bell(s, dlx__subscription_of_group_tag(events[i].data.ptr));
     for (int i = 0; i < n; i++) {
+        if (dlx__subscription_of_group_tag(events[i].data.ptr))
+            continue;
         if (!events[i].data.ptr)
             notification = true;
+        else if (s->worker && events[i].data.ptr == &s->worker->timer)
+            on_worker_timer(s);
         else if (events[i].data.ptr == &s->timer)
             timer = true;
         else if (events[i].data.ptr == &s->nudge)
@@ -152,7 +237,7 @@ void dlx__subscription_look(struct dlx_subscription *s)
     for (uint32_t i = 0; i < s->n_links; i++)
         cut_off |=
             s->links[i]->state == DLX_LINK_LIVE && dlx__subscription_is_cut_off(s, s->links[i]);
-    if (cut_off || s->n_active < s->n_open)
+    if (cut_off || s->worker || s->n_active < s->n_open)
         (void)dlx__subscription_handle_events(s, 0);
 }
 
@@ -186,6 +271,8 @@ static bool spin(struct dlx_subscription *s, uint64_t until)
 bool dlx__subscription_arm(struct dlx_subscription *s)
 {
     bool nothing = true;
+    if (dlx_unlikely(s->worker))
+        return arm_worker(s);
     for (uint32_t i = s->n_active; i-- > 0;)
         if (dlx__subscriber_link_listens(s->active[i]))
             nothing &= dlx__subscription_park(s, s->active[i]);

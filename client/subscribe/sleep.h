@@ -14,10 +14,14 @@
  *                       ^                                               |
  *                       +------------------ bell, notifications -----------------+
  *
+ * The links of a worker are always ACTIVE: while it is awake, its publishers ring others. Before it
+ * sleeps, it asks all of them to ring.
+ *
  * A link is in neither state before it is open, and while another one goes before it (`after`).
  */
 
 #include "client/control/call.h"
+#include "client/message/worker.h"
 #include "client/subscribe/subscription.h"
 
 /* How often a caller that never waits looks for notifications. */
@@ -52,6 +56,15 @@ bool dlx__subscription_waits_for_news(const struct dlx_subscription *s);
 /* Ask every publisher for a bell that was not asked. Returns false if something is there
  * already. */
 bool dlx__subscription_arm(struct dlx_subscription *s);
+
+/* A worker is awake: its publishers ring others. */
+void dlx__subscription_disarm(struct dlx_subscription *s);
+/* A worker that was rung has claimed a message of this link, or can claim none (NULL). Two
+ * publishers may have rung it: others are to have what is not claimed on other links. */
+void dlx__subscription_pass_on(struct dlx_subscription *s, const struct dlx_subscriber_link *link);
+
+/* Have every link of the worker look at what others have, in the next take. */
+void dlx__subscription_look_at_others(struct dlx_subscription *s);
 
 /* Sleep for this time at most, and handle what happened. Returns how much that was;
  * DLX_E_INTERRUPTED, without a message: a signal came; DLX_E_SYSTEM. */

@@ -9,6 +9,8 @@
 #include "client/control/connection.h"
 #include "client/control/notification.h"
 #include "client/gpu/gpu.h"
+#include "client/message/worker.h"
+#include "client/subscribe/dead_letter.h"
 #include "common/topic.h"
 #include <inttypes.h>
 #include <poll.h>
@@ -67,9 +69,12 @@ static uint32_t n_settled(const struct dlx_subscription *s)
 struct dlx_subscriber_link *dlx__subscription_successor(const struct dlx_subscription *s,
                                                         const struct dlx_subscriber_link *link)
 {
-    for (uint32_t i = 0; i < s->n_links; i++)
-        if (s->links[i]->after == link)
-            return s->links[i];
+    for (uint32_t i = 0; i < s->n_links; i++) {
+        struct dlx_subscriber_link *other = s->links[i];
+        if (other->after == link || (s->worker && other->origin == link->origin &&
+                                     other->id > link->id && dlx__subscriber_link_is_open(other)))
+            return other;
+    }
     return NULL;
 }
 
@@ -81,6 +86,20 @@ static void leave_to_before(struct dlx_subscriber_link *link)
     uint64_t newest = dlx__reader_cursor(&link->core) + dlx__reader_n_left(&link->core);
     before->ended_at = DLX_MAX(before->ended_at, DLX_MAX(newest, link->ended_at));
     dlx__reader_move_counters(&before->core, &link->core);
+}
+
+/* What comes by no link any more counts as missed. Returns how much that is. */
+static uint64_t miss_rest(struct dlx_subscriber_link *link, const struct dlx_subscriber_link *next,
+                          const char *cut)
+{
+    if (!next)
+        dlx__reader_miss_gone(&link->core);
+    uint64_t n_missed =
+        next ? 0 : link->ended_at - DLX_MIN(link->ended_at, dlx__reader_cursor(&link->core));
+    if (cut)
+        n_missed = DLX_MAX(n_missed, dlx__reader_n_left(&link->core));
+    dlx__reader_miss(&link->core, n_missed);
+    return n_missed;
 }
 
 /* `cut`: why the link is cut; NULL: it is not. */
@@ -99,6 +118,8 @@ static void leave_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
     s->next = 0;
     if (link->bell >= 0)
         (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, link->bell, NULL);
+    if (link->claims)
+        (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, link->claims->bell, NULL);
     s->n_open -= dlx__subscriber_link_is_open(link);
     if (link->after)
         leave_to_before(link);
@@ -106,18 +127,13 @@ static void leave_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
         dlx__subscriber_link_lose_pending(link);
         /* Where there is another link after all, that one counts what was before it. */
         struct dlx_subscriber_link *next = dlx__subscription_successor(s, link);
-        if (!next)
-            dlx__reader_miss_gone(&link->core);
-        uint64_t n_missed =
-            next ? 0 : link->ended_at - DLX_MIN(link->ended_at, dlx__reader_cursor(&link->core));
-        if (cut)
-            n_missed = DLX_MAX(n_missed, dlx__reader_n_left(&link->core));
-        dlx__reader_miss(&link->core, n_missed);
+        uint64_t n_missed = link->claims ? 0 : miss_rest(link, next, cut);
         if (next)
             dlx__reader_move_counters(&next->core, &link->core);
         dlx__subscription_count(&s->stats, link);
-        if (link->retain > 0 || dlx__subscriber_link_is_foreign(link) ||
-            !dlx__reader_is_closed(&link->core))
+        /* What a worker has passed is in the claims page. */
+        if (!s->worker && (link->retain > 0 || dlx__subscriber_link_is_foreign(link) ||
+                           !dlx__reader_is_closed(&link->core)))
             dlx__origin_remember(s, link, n_missed);
         bool closed = dlx__reader_is_closed(&link->core) || link->end > 0;
         s->untold.n_left += !next;
@@ -134,8 +150,9 @@ static void leave_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
             s->links[k]->after = link->after;
             if (link->after) /* not its turn yet */
                 continue;
-            dlx__reader_follow(&s->links[k]->core, dlx__reader_cursor(&link->core),
-                               dlx__reader_untold(&link->core));
+            if (!link->claims)
+                dlx__reader_follow(&s->links[k]->core, dlx__reader_cursor(&link->core),
+                                   dlx__reader_untold(&link->core));
             dlx__subscription_activate(s, s->links[k]);
         }
     if (s->sock >= 0)
@@ -343,7 +360,7 @@ static void start_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
     /* The publisher announced itself again, to another daemon, or to this one, which had
      * disconnected it: it goes on here where it ended there. One that we do not know came while we
      * were away. */
-    for (uint32_t i = 0; i < s->n_links; i++) {
+    for (uint32_t i = 0; i < s->n_links && !s->worker; i++) { /* workers take from both */
         struct dlx_subscriber_link *other = s->links[i];
         if (dlx__origin_may_resume(other, link->origin) &&
             (!link->after || link->after->id < other->id))
@@ -358,7 +375,8 @@ static void start_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
         dlx__subscription_activate(s, link->after);
     }
     struct dlx_resume_position *passed =
-        link->after ? NULL : dlx__resume_positions_find(&s->resume_positions, link->origin);
+        link->after || s->worker ? NULL
+                                 : dlx__resume_positions_find(&s->resume_positions, link->origin);
     dlx__subscriber_link_start(link, s->made_again ? DLX_READER_ALL : link->history,
                                link->after || passed);
     if (link->after) /* not only when it ends: whoever lists links sees this one alone */
@@ -385,7 +403,7 @@ static uint64_t history_of(const struct dlx_subscription *s, const struct dlx_no
 {
     if (opened->from_start)
         return DLX_READER_ALL;
-    if (s->args.history == DLX_HISTORY_NONE)
+    if (s->args.history == DLX_HISTORY_NONE || s->worker)
         return 0;
     return DLX_MIN(DLX_MAX(s->args.history, opened->retain), opened->history);
 }
@@ -409,6 +427,9 @@ static int on_open(struct dlx_subscription *s, struct dlx_notification *notifica
                                       s->args.reliable);
     if (r == 0) {
         r = dlx__subscription_epoll_add(s, link->bell, DLX_BELL_EVENTS, link);
+        if (r == 0 && link->claims)
+            r = dlx__subscription_epoll_add(s, link->claims->bell, EPOLLIN | EPOLLET,
+                                            dlx__subscription_group_tag(link));
         if (dlx__error_is_lack(r))
             dlx__subscriber_link_unopen(link);
     }
@@ -707,11 +728,8 @@ static int wait_for_notifications(struct dlx_subscription *s, struct dlx_wait *w
 
 static int check_subscription(const char *topic, struct dlx_subscribe_args *args)
 {
-    int r = dlx__pattern_check(topic);
-    if (r < 0)
-        return r;
     if (args->max_held == 0)
-        args->max_held = DEFAULT_HELD;
+        args->max_held = args->group ? 1 : DEFAULT_HELD;
     if (args->max_held > DLX_SHM_HELD_MAX)
         return dlx__fail(DLX_E_INVALID, "subscription to %s: max_held %u must be at most %u", topic,
                          args->max_held, DLX_SHM_HELD_MAX);
@@ -773,6 +791,9 @@ static void subscription_free(struct dlx_subscription *s)
     free(s->active);
     dlx__resume_positions_deinit(&s->resume_positions);
     dlx__events_deinit(&s->events);
+    if (s->worker)
+        s->worker->grave = dlx_publisher_unref(s->worker->grave);
+    dlx__worker_unref(s->worker);
     if (s->sock >= 0)
         shutdown(s->sock, SHUT_RDWR); /* a forked child may have inherited it */
     dlx__subscription_epoll_close(s, s->sock);
@@ -794,16 +815,47 @@ static int begin_for_gpu(struct dlx_subscription *s)
     return r < 0 ? r : dlx__gpu_receiver()->begin(&s->args, &s->gpu);
 }
 
-int dlx_subscribe(struct dlx_client *c, const char *topic,
-                  const struct dlx_subscribe_args *user_args, struct dlx_subscription **ret)
+/* What is kept of messages that are done takes hold words, too. */
+static int begin_as_worker(struct dlx_subscription *s, const char *topic)
 {
-    struct dlx_subscribe_args args;
-    struct dlx_new_subscription made;
+    int r = dlx__worker_new(&s->args, topic, &s->worker);
+    if (r < 0)
+        return r;
+    s->args.max_held = DLX_MIN(s->args.max_held + DEFAULT_HELD, DLX_SHM_HELD_MAX);
+    s->args.group = s->worker->group;
+    s->args.max_attempts = s->worker->max_attempts;
+    s->args.dead_letters = NULL;
+    s->worker->copy_dead = dlx__dead_letter_copy;
+    return 0;
+}
+
+int dlx_subscribe(struct dlx_client *c, const char *topic, const struct dlx_subscribe_args *args,
+                  struct dlx_subscription **ret)
+{
     dlx__error_clear();
     if (!c || !ret)
         return DLX_NAME_NULL(0, "dlx_subscribe", {"client", c}, {"ret", ret});
-    if (dlx__forked(c->generation))
-        return dlx__fail_forked(c->generation);
+    int r = dlx__refuse_forked(c->generation);
+    if (r == 0)
+        r = dlx__pattern_check(topic);
+    return r < 0 ? r : dlx__subscribe(c, topic, args, ret);
+}
+
+/* Rings once a second. */
+static int add_worker_timer(struct dlx_subscription *s)
+{
+    s->worker->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (s->worker->timer < 0)
+        return dlx__fail_errno("timerfd_create");
+    dlx__worker_set_timer(s->worker, 0);
+    return dlx__subscription_epoll_add(s, s->worker->timer, EPOLLIN, &s->worker->timer);
+}
+
+int dlx__subscribe(struct dlx_client *c, const char *topic,
+                   const struct dlx_subscribe_args *user_args, struct dlx_subscription **ret)
+{
+    struct dlx_subscribe_args args;
+    struct dlx_new_subscription made;
     int r = dlx__args_copy(&args, sizeof args, offsetof(struct dlx_subscribe_args, pin), user_args);
     if (r == 0)
         r = check_subscription(topic, &args);
@@ -818,26 +870,32 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
         return r;
     }
     s->client = dlx__client_ref(c);
-    s->of = (struct dlx_subscription_view){c, &s->args, &s->gpu};
     s->generation = c->generation;
     s->args = args;
+    s->sock = s->nudge = s->timer = s->epoll = -1;
+    if (args.group)
+        r = begin_as_worker(s, topic);
+    s->of = (struct dlx_subscription_view){c, &s->args, &s->gpu, s->worker};
     if (args.n_publishers == 0 && dlx__is_pattern(topic))
         s->args.n_publishers = DLX_PUBLISHERS_ANY;
     s->looks.spin_ns = args.spin_ns == 0  ? DLX_SPIN_DEFAULT_NS
                        : args.spin_ns > 0 ? (uint64_t)args.spin_ns
                                           : 0;
-    s->sock = s->nudge = s->timer = -1;
     s->looks.notification_step = 1;
     if (getrandom(&s->reader, sizeof s->reader, GRND_NONBLOCK) < 0) /* early after boot */
         s->reader = dlx__now_ns() ^ (uint64_t)(uintptr_t)s;
     s->epoch = atomic_load_explicit(&c->epoch, memory_order_acquire);
     memcpy(s->topic, topic, strlen(topic) + 1);
-    s->epoll = epoll_create1(EPOLL_CLOEXEC);
-    r = s->epoll < 0 ? dlx__fail_errno("epoll_create1") : 0;
+    if (r == 0)
+        s->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (r == 0 && s->epoll < 0)
+        r = dlx__fail_errno("epoll_create1");
+    if (r == 0 && s->worker)
+        r = add_worker_timer(s);
     if (r == 0 && (args.pin.device_type != 0 || args.device.device_type != 0))
         r = begin_for_gpu(s);
     if (r == 0)
-        r = dlx__call_subscribe(c, topic, &args, c->timeout_ns, &made);
+        r = dlx__call_subscribe(c, topic, &s->args, c->timeout_ns, &made);
     if (r == 0) {
         s->id = made.id;
         s->memory = made.memory;
@@ -937,13 +995,16 @@ int dlx_subscription_get_stats(struct dlx_subscription *s, struct dlx_subscripti
         if (!dlx__subscriber_link_is_open(link))
             continue;
         dlx__subscription_count(&sum, link);
-        *(s->args.mode == DLX_MODE_LATEST ? &sum.skipped : &sum.lost) += n_gone(s, link);
+        if (!link->claims)
+            *(s->args.mode == DLX_MODE_LATEST ? &sum.skipped : &sum.lost) += n_gone(s, link);
         sum.n_held += dlx__reader_n_held(&link->core) - link->n_pending;
     }
     if (s->client->mapped) /* links that were left */
         sum.n_held += (uint32_t)dlx__mapped_n_out(s->client->mapped, s->reader);
     if (s->gpu)
         dlx__gpu_receiver()->stats(s->gpu, &sum);
+    if (s->worker)
+        dlx__worker_stats(s->worker, &sum);
     r = dlx__args_return(ret, offsetof(struct dlx_subscription_stats, gpu_waits), &sum, sizeof sum);
     dlx__subscription_leave(s);
     return r;

@@ -92,7 +92,9 @@ struct dlx_subscription {
     struct dlx_subscription_untold untold;
     struct dlx_resume_positions resume_positions;
     struct dlx_events events;
+    bool tells_events; /* of calls (client/service): a take that has no message ends for an event */
     struct dlx_gpu_receiver *gpu; /* client/gpu/gpu.h; NULL: none yet */
+    struct dlx_worker *worker;    /* client/message/worker.h; NULL: it is in no group */
     struct dlx_subscription_view of;
     struct dlx_subscription_stats stats;
 };
@@ -113,6 +115,10 @@ static inline void dlx__subscription_leave(struct dlx_subscription *s)
     dlx__turn_end(&s->turn);
 }
 
+/* As dlx_subscribe(), also to an inbox (common/topic.h). The topic was checked. */
+int dlx__subscribe(struct dlx_client *c, const char *topic, const struct dlx_subscribe_args *args,
+                   struct dlx_subscription **ret);
+
 /* What was counted on a link. */
 static inline void dlx__subscription_count(struct dlx_subscription_stats *stats,
                                            const struct dlx_subscriber_link *link)
@@ -129,6 +135,18 @@ int dlx__subscription_epoll_add(struct dlx_subscription *s, int fd, uint32_t eve
 /* Removes a descriptor (-1: none) from the epoll and closes it. Returns -1. Closing alone does not
  * remove it while a forked child has it, too: the epoll would name it for ever. */
 int dlx__subscription_epoll_close(struct dlx_subscription *s, int take_fd);
+
+/* What names the bell of the group of a link in the epoll; the link itself names its own bell. */
+static inline void *dlx__subscription_group_tag(struct dlx_subscriber_link *link)
+{
+    return (void *)((uintptr_t)link | 1);
+}
+/* The link whose group is named so; NULL: it is another name. */
+static inline struct dlx_subscriber_link *dlx__subscription_of_group_tag(void *tag)
+{
+    return (uintptr_t)tag & 1 ? (struct dlx_subscriber_link *)((uintptr_t)tag & ~(uintptr_t)1)
+                              : NULL;
+}
 
 /* What the thread's message says happened to a link: remembered, and told by a later take, or by
  * dlx_subscribe(). The first one counts. */
@@ -195,7 +213,8 @@ static inline bool dlx__subscription_may_get_newer(const struct dlx_subscription
            dlx__now_ns() - s->looks.told_ns < DLX_NEWER_NS;
 }
 
-/* The link that goes on where this one ends, with another daemon; NULL: none. */
+/* The link that goes on where this one ends, with another daemon; NULL: none. A worker takes from
+ * both meanwhile. */
 struct dlx_subscriber_link *dlx__subscription_successor(const struct dlx_subscription *s,
                                                         const struct dlx_subscriber_link *link);
 

@@ -84,6 +84,8 @@ static int check_ends(struct dlx_subscription *s)
         s->untold.failure = 0;
         return dlx__fail(code, "topic %s: %s", s->topic, s->untold.failure_text);
     }
+    if (dlx_unlikely(s->tells_events && s->events.n > 0))
+        return dlx__fail(DLX_E_PUBLISHER_GONE, "topic %s: a publisher came or went", s->topic);
     if (dlx_unlikely(s->n_links == s->n_spares)) {
         if (s->untold.was_attached && s->untold.n_left >= s->args.n_publishers) {
             s->untold.was_attached = false;
@@ -204,6 +206,15 @@ static int reject(struct dlx_subscription *s, struct dlx_subscriber_link *link, 
                             pid);
 }
 
+/* Has the worker claimed what it could not hand out yet? Then it comes first. */
+static bool has_pending_claim(const struct dlx_subscription *s)
+{
+    for (uint32_t i = 0; s->worker && i < s->n_links; i++)
+        if (s->links[i]->n_pending > 0)
+            return true;
+    return false;
+}
+
 /* A link had no message: why? Returns EMPTY, and the search goes on, or what dlx_take() returns. */
 static int __attribute__((noinline))
 have_nothing(struct dlx_subscription *s, struct dlx_subscriber_link *link, int r)
@@ -211,6 +222,8 @@ have_nothing(struct dlx_subscription *s, struct dlx_subscriber_link *link, int r
     switch (r) {
     case DLX_E_EMPTY:
         dlx__subscriber_link_look(link);
+        if (dlx_unlikely(link->claims))
+            return DLX_E_EMPTY; /* until everything is done */
         if (link->state != DLX_LINK_LIVE &&
             !(link->wants == DLX_WANTS_NEWS && dlx__subscription_expects_news(s, link)))
             end(s, link);
@@ -230,7 +243,7 @@ have_nothing(struct dlx_subscription *s, struct dlx_subscriber_link *link, int r
                                 "topic %s, publisher %" PRIu64 " (pid %u): the next message stays",
                                 s->topic, link->publisher, link->pid);
     case DLX_E_TOO_MANY_HELD:
-        return dlx__fail_prefix(r, "topic %s", s->topic);
+        return has_pending_claim(s) ? DLX_E_EMPTY : dlx__fail_prefix(r, "topic %s", s->topic);
     default:
         return r;
     }
@@ -242,41 +255,100 @@ void dlx__subscription_leave_ended(struct dlx_subscription *s)
         struct dlx_subscriber_link *link = s->active[i];
         if (link->state == DLX_LINK_LIVE || link->n_pending > 0)
             continue;
-        int r = dlx__reader_take(&link->core, NULL, 0);
+        int r = dlx__subscriber_link_look_ahead(link);
         if (r == DLX_E_EMPTY || r == DLX_E_PUBLISHER_GONE)
             (void)have_nothing(s, link, r);
     }
     dlx__error_clear();
 }
 
+/* Has memory of GPUs that the message needs ended with its publisher? */
+static bool ended_with_its_publisher(struct dlx_message *m)
+{
+    DLManagedTensorVersioned described;
+    bool has_ended = false;
+    if (dlx_likely(!m->gpu || m->link->state < DLX_LINK_DRAINING))
+        return false;
+    for (uint32_t i = 0; i < m->n_tensors && !has_ended; i++)
+        has_ended = dlx_message_tensor_describe(m, i, &described) == DLX_E_PUBLISHER_GONE;
+    return has_ended;
+}
+
+/* A dead letter is not handed out: it was given back too often, or nobody can read it. */
+static bool bury_if_dead(struct dlx_subscription *s, struct dlx_message *m)
+{
+    bool is_worn = dlx_message_attempt(m) > s->worker->max_attempts;
+    if (dlx_likely(!is_worn && !ended_with_its_publisher(m)))
+        return false;
+    char reason[DLX_EVENT_REASON_SIZE];
+    const struct dlx_subscriber_link *link = m->link;
+    if (is_worn)
+        (void)snprintf(reason, sizeof reason, "message %" PRIu64 " was given back %u times%s%.60s",
+                       m->seq, s->worker->max_attempts, s->worker->dead_letters ? "; " : "",
+                       s->worker->dead_letters ? s->worker->copy_dead(s->worker, s->client, m)
+                                               : "");
+    else
+        (void)snprintf(reason, sizeof reason,
+                       "message %" PRIu64 ": its GPU memory ended with its publisher", m->seq);
+    if (!dlx__worker_claim_done(link->claims, &m->claim, DLX_CLAIM_DEAD)) {
+        s->worker->n_dead++;
+        dlx__events_push(&s->events, DLX_EVENT_DEAD_LETTER, link->id, link->publisher, link->pid,
+                         link->topic, reason);
+    }
+    dlx_message_unref(m);
+    dlx__error_clear();
+    return true;
+}
+
+/* A look ends after so many dead letters: a hostile worker makes them without end. */
+#define BURIED_MAX DLX_SHM_DEPTH_MAX
+
 /* Looks once at every active link. EMPTY: none has a message. */
 static int try_take(struct dlx_subscription *s, uint32_t n, struct dlx_message **ret)
 {
     const bool is_latest = s->args.mode == DLX_MODE_LATEST;
+    uint32_t n_buried = 0;
     s->notifications.n_known = s->notifications.n_read;
+    if (dlx_unlikely(s->worker))
+        dlx__subscription_disarm(s);
     for (uint32_t k = 0; k < s->n_active; k++) {
         uint32_t i = s->next < s->n_active ? s->next : 0;
         struct dlx_subscriber_link *link = s->active[i];
+        struct dlx_message *m; /* `ret` is the caller's: only what is handed out is stored there */
         s->next = i + 1 < s->n_active ? i + 1 : 0;
         if (dlx_unlikely(is_latest) && !is_newest(s, link))
             continue;
         int r = dlx_unlikely(dlx__subscriber_link_is_foreign(link) && is_outdated(s, link))
                     ? DLX_E_PUBLISHER_GONE
-                    : dlx__subscriber_link_take(link, n, ret);
+                    : dlx__subscriber_link_take(link, n, &m);
         uint32_t n_changes = s->n_changes;
         if (dlx_unlikely(r == DLX_E_NOT_FOUND))
-            r = read_news_for(s, link, n, ret);
+            r = read_news_for(s, link, n, &m);
+        if (dlx_unlikely(s->worker) && r == 0 && bury_if_dead(s, m)) {
+            if (++n_buried >= BURIED_MAX)
+                return DLX_E_EMPTY;
+            s->next = i;
+            k = UINT32_MAX; /* begin again */
+            continue;
+        }
         if (dlx_likely(r == 0)) {
             if (dlx_unlikely(is_latest))
-                pass_older(s, link, (*ret)->monotonic_ns);
+                pass_older(s, link, m->monotonic_ns);
+            if (dlx_unlikely(s->worker)) {
+                s->worker->n_redelivered += dlx_message_attempt(m) > 1;
+                dlx__subscription_pass_on(s, link);
+            }
             link->n_idle = 0;
             s->n_alone = k + 1 >= s->n_active ? ALONE_TAKES : 0;
             if (link->n_pending > 0 || s->n_alone > 0)
                 s->next = i; /* a batch is handed out before others have their turn */
+            *ret = m;
             return 0;
         }
         if (s->n_changes == n_changes)
             r = have_nothing(s, link, r);
+        if (r != DLX_E_EMPTY && dlx_unlikely(s->worker)) /* it was rung in vain */
+            dlx__subscription_pass_on(s, NULL);
         if (r != DLX_E_EMPTY)
             return r;
         if (s->n_changes != n_changes) {
@@ -345,6 +417,18 @@ static int dont_wait(struct dlx_subscription *s, uint32_t n, struct dlx_message 
         int r = dlx__subscription_handle_events(s, 0);
         if (r < 0 && r != DLX_E_INTERRUPTED)
             return r;
+        if (dlx_unlikely(s->worker)) {
+            r = try_take(s, n, ret);
+            if (r == DLX_E_EMPTY)
+                r = check_ends(s);
+            if (r != DLX_E_EMPTY || dlx__subscription_arm(s))
+                return r; /* it stays armed */
+            if (round == ROUNDS_MAX) {
+                (void)eventfd_write(s->nudge, 1);
+                return r;
+            }
+            continue;
+        }
         uint32_t n_changes = s->n_changes;
         bool nothing = dlx__subscription_arm(s);
         r = try_take(s, n, ret);
@@ -406,6 +490,10 @@ static int sleep_until(struct dlx_subscription *s, struct dlx_wait *wait, uint32
     for (;;) {
         if (!dlx__subscription_has_unused_notifications(s) && dlx__subscription_arm(s)) {
             int r = dlx__subscription_sleep(s, wait);
+            if (r < 0 && s->worker) { /* it may have been rung */
+                dlx__subscription_disarm(s);
+                dlx__subscription_pass_on(s, NULL);
+            }
             if (r < 0)
                 return r;
         }
@@ -486,9 +574,21 @@ static void __attribute__((noinline)) look_around(struct dlx_subscription *s)
     s->looks.at = DLX_MIN(s->looks.notification_at, s->looks.takes + BELLS_EVERY);
 }
 
+/* A worker that always finds messages hears of those that another one had. */
+static void hear_of_others(struct dlx_subscription *s)
+{
+    uint64_t now = dlx__clock_now(&s->worker->clock);
+    if (dlx_likely(now - s->worker->looked_ns < DLX_NOTIFICATION_EVERY_NS))
+        return;
+    s->worker->looked_ns = now;
+    dlx__subscription_look(s);
+}
+
 static int take_once(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
                      struct dlx_message **ret)
 {
+    if (dlx_unlikely(s->worker))
+        hear_of_others(s);
     if (s->looks.takes >= s->looks.at) {
         look_around(s);
         if (s->untold.failure == DLX_E_BAD_PEER)
@@ -587,7 +687,8 @@ static uint32_t take_pending(struct dlx_subscription *s, struct dlx_message **re
     if (s->next >= s->n_active)
         return 0;
     struct dlx_subscriber_link *link = s->active[s->next];
-    if (dlx__reader_is_bounded(&link->core)) /* whose bytes dlx__subscriber_link_take() counts */
+    /* whose bytes, or claims, dlx__subscriber_link_take() counts */
+    if (dlx__reader_is_bounded(&link->core) || link->claims)
         return 0;
     for (; got < n && link->n_pending > 0; got++) {
         const struct dlx_taken *taken = &link->pending[link->first_pending];

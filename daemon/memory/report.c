@@ -27,6 +27,15 @@ void dlxd_report_control(int fd, struct dlxd_control_report *ret)
     ret->published = report_look(&control.published);
     ret->published_bytes = report_look(&control.published_bytes);
     ret->refused = report_look(&control.refused);
+    ret->moved_at = report_look(&control.moved_at);
+}
+
+uint64_t dlxd_report_carried(int fd, uint32_t n_entries, uint32_t group)
+{
+    uint64_t word = 0;
+    off_t at = (off_t)(dlx_shm_control_size(n_entries) - group * sizeof word);
+    bool is_there = group <= DLX_SHM_GROUPS_MAX && pread(fd, &word, sizeof word, at) == sizeof word;
+    return is_there ? word & ~DLX_SHM_UNTOUCHED : 0;
 }
 
 enum holds { HOLDS_NOTHING, HOLDS_SOMETHING, HOLDS_UNKNOWN };
@@ -119,7 +128,12 @@ void dlxd_report_link(int fd, const struct dlxd_link_terms *terms,
         memset(&page, 0, sizeof page); /* there is none yet, or its owner has made it smaller */
         now = (struct counters){.taken = 0};
     }
-    uint64_t passed = DLX_MAX(now.misses.cursor, terms->after_seq), n_held_gone = 0;
+    uint64_t done = 0;
+    if (terms->is_worker) { /* the same word */
+        done = now.misses.passing;
+        now.misses.passing = 0;
+    }
+    uint64_t passed = DLX_MAX(DLX_MAX(now.misses.cursor, done), terms->after_seq), n_held_gone = 0;
     uint64_t counted = DLX_MAX(passed, dlx_shm_misses_counted(&now.misses));
     struct dlx_shm_progress all = dlx_shm_progress(passed, control->oldest, control->head);
     uint64_t gone = dlx_shm_progress(counted, control->oldest, control->head).gone;
@@ -129,8 +143,10 @@ void dlxd_report_link(int fd, const struct dlxd_link_terms *terms,
         n_held_gone += n > counted && n - counted <= gone;
     }
     ret->started = dlx_load32_relaxed(&page.link.started) != 0;
-    gone = ret->started || terms->is_first ? gone - DLX_MIN(gone, n_held_gone) : 0;
+    bool misses = !terms->is_worker && (ret->started || terms->is_first);
+    gone = misses ? gone - DLX_MIN(gone, n_held_gone) : 0;
     ret->behind = all.behind;
+    ret->undone = control->head - DLX_MIN(control->head, DLX_MAX(done, terms->after_seq));
     ret->taken = now.taken;
     ret->skipped = now.misses.skipped;
     ret->lost = now.misses.lost;

@@ -19,12 +19,15 @@ struct dlxd_control_report {
     uint64_t published;
     uint64_t published_bytes;
     uint64_t refused;
+    uint64_t moved_at; /* the newest message that an earlier control block had; 0: none */
 };
 
 /* The daemon's own knowledge of a link. */
 struct dlxd_link_terms {
     uint32_t max_held;
     bool is_latest;
+    /* It is in a group: what other workers had, or the publisher retired, it has not lost. */
+    bool is_worker;
     uint64_t after_seq; /* its first message is a later one */
     /* That is certain before the subscriber has stored its first cursor: no message up to there
      * comes by another link. */
@@ -34,6 +37,8 @@ struct dlxd_link_terms {
 struct dlxd_link_report {
     bool started; /* it has stored its first cursor */
     uint64_t behind;
+    uint64_t
+        undone; /* of a worker: from the first message that its group has not done to the newest */
     uint64_t taken;
     uint64_t skipped; /* with what the publisher has dropped and the subscriber cannot get */
     uint64_t lost;    /* likewise */
@@ -49,6 +54,9 @@ struct dlxd_former_report {
 
 /* A missing or incomplete page is read as zeros. The caller keeps the fds. */
 void dlxd_report_control(int borrow_fd, struct dlxd_control_report *ret);
+/* The first message that a declared group had not done when its publisher moved to this control
+ * block; 0: none says so. */
+uint64_t dlxd_report_carried(int borrow_control_fd, uint32_t n_entries, uint32_t group);
 /* `control` was read before, else messages that were taken meanwhile may count as lost. */
 void dlxd_report_link(int borrow_fd, const struct dlxd_link_terms *terms,
                       const struct dlxd_control_report *control, struct dlxd_link_report *ret);

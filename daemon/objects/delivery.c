@@ -6,6 +6,7 @@
 #include "common/packet.h"
 #include "common/proto.h"
 #include "daemon/objects/connection.h"
+#include "daemon/objects/group.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/pending_join.h"
 #include "daemon/objects/subscription.h"
@@ -208,6 +209,10 @@ static int delivery_send_added(struct dlxd_link *link, int bell)
     body.reader = link->reader;
     body.latest = subscription->config.mode == 1;
     body.early = link->made == DLXD_MADE_EARLY;
+    if (link->group) {
+        body.group = link->group->number;
+        body.group_name = link->group->name;
+    }
     int r = dlxd_pending_join_send(link, &body, fds);
     if (r == DLX_E_DISCONNECTED)
         return dlx__fail(r, "publisher of %s (pid %d) has closed its link socket",
@@ -292,7 +297,9 @@ static int join(struct dlxd_link *link)
 {
     struct dlxd_user *user = link->subscription->client->user;
     bool is_locked = link->publisher->state == DLXD_PUBLISHER_SHOWN;
-    int r = dlxd_charge_init(&link->join_charge, user, DLXD_DESCRIPTORS, is_locked ? 2 : 1);
+    int r = dlxd_group_admit(link);
+    if (r == 0)
+        r = dlxd_charge_init(&link->join_charge, user, DLXD_DESCRIPTORS, is_locked ? 2 : 1);
     if (r == 0)
         r = make_bell_and_tell(link);
     if (r < 0)
@@ -306,8 +313,11 @@ static int send_open(struct dlxd_link *link)
     const struct dlxd_principal *subscriber = link->subscription->client->principal;
     Dlx__Wire__LinkOpen body = DLX__WIRE__LINK_OPEN__INIT;
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    const struct dlxd_group *group = link->group;
     const int fds[] = {link->locked_fd < 0 ? publisher->control->fd : link->locked_fd,
-                       link->bell_fd};
+                       link->bell_fd, group ? link->claims_fd : -1, group ? group->page_fd : -1,
+                       group ? group->bell_fd : -1};
+    _Static_assert(DLX_ARRAY_SIZE(fds) <= DLXD_FLIGHT_FDS_MOST, "there is room in flight");
     body.link = dlxd_link_id(link);
     body.publisher = dlxd_publisher_id(publisher);
     body.control_size = publisher->control->size;
@@ -329,8 +339,14 @@ static int send_open(struct dlxd_link *link)
     if (dlxd_publisher_leaves(publisher))
         body.history = body.retain; /* older messages may be gone or overwritten */
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OPEN;
+    if (group) {
+        body.owner = link->owner;
+        body.claims_size = dlxd_group_claims_size(publisher);
+        body.declared_group = link->group->is_declared ? link->group->number : 0;
+        body.declared_group = group->is_declared ? group->number : 0;
+    }
     packet.link_open = &body;
-    return send_on_subscription(link, &packet, fds, DLX_ARRAY_SIZE(fds));
+    return send_on_subscription(link, &packet, fds, group ? DLX_ARRAY_SIZE(fds) : 2);
 }
 
 static int send_arena(struct dlxd_link *link)

@@ -345,7 +345,7 @@ static int page_check(const struct dlxd_former_page *page, const struct dlxd_for
 {
     uint64_t sum = page->charge.user->former_bytes_told;
     for (uint32_t i = 0; i < n_sources; i++)
-        if (dlx__topic_check(report->sources[i].topic) < 0)
+        if (dlx__topic_check_any(report->sources[i].topic) < 0)
             return dlx__fail_prefix(DLX_E_PROTOCOL, "source %u of a former page", i);
     for (uint32_t i = 0; i < n_regions; i++) {
         if (report->regions[i].source >= n_sources)

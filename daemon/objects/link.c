@@ -5,6 +5,7 @@
 #include "ring/layout.h"
 #include "daemon/objects/connection.h"
 #include "daemon/objects/drain.h"
+#include "daemon/objects/group.h"
 #include "daemon/objects/pending_join.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/memory/proof.h"
@@ -138,6 +139,7 @@ static void close_join_fds(struct dlxd_link *link)
     link->bell_fd =
         dlxd_workers_close_socket(link->workers, link->subscription->client->user, link->bell_fd);
     dlxd_charge_deinit(&link->join_charge);
+    dlxd_group_close_claims(link);
 }
 
 static void release_resources(struct dlxd_link *link)
@@ -204,6 +206,7 @@ static void detach(struct dlxd_link *link)
     }
     if (counts && !cut) /* else when the publisher was told of the cut */
         dlxd_membership_left(&publisher->line);
+    dlxd_group_leave(link);
     link->publisher = NULL;
     if (publisher->state == DLXD_PUBLISHER_GONE && !link->gone_sent)
         dlxd_publisher_delivered(publisher);
@@ -226,7 +229,7 @@ static struct dlxd_link *link_alloc(struct dlxd_subscription *subscription, uint
     link->workers = subscription->broker->workers;
     link->state = DLXD_LINK_NEW;
     link->page_size = dlx_shm_link_size(subscription->config.max_held);
-    link->bell_fd = link->locked_fd = -1;
+    link->bell_fd = link->locked_fd = link->claims_fd = -1;
     dlxd_list_init(&link->by_publisher);
     dlxd_list_init(&link->pending);
     dlxd_list_init(&link->drops);
@@ -336,10 +339,19 @@ int dlxd_link_assign(struct dlxd_link *link, struct dlxd_publisher *publisher)
     return 0;
 }
 
+/* Does the publisher wait for what the link has yet to take? For a declared group it waits whether
+ * there are workers or not; for another one, from the first worker on. */
+static bool counts(const struct dlxd_link *link)
+{
+    const struct dlxd_group *group = link->group;
+    return link->subscription->config.reliable ||
+           (group && !group->is_declared && group->n_open == 0);
+}
+
 bool dlxd_link_is_awaited(const struct dlxd_link *link)
 {
     return link->from_start && link->state < DLXD_LINK_OPEN &&
-           link->subscription->config.reliable && link->publisher->config.on_full == 1;
+           link->publisher->config.on_full == 1 && counts(link);
 }
 
 /* The links after it may need no credit. */
@@ -570,6 +582,7 @@ void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step)
         break;
     case DLXD_STEP_OPEN:
         link->state = DLXD_LINK_OPEN;
+        dlxd_group_opened(link);
         close_join_fds(link);
         link->open_seq = publisher->last_ready_seq;
         link->drop_seq = publisher->last_drop_seq;

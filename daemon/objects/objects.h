@@ -19,6 +19,7 @@
 #include "daemon/users/policy.h"
 #include "daemon/users/user.h"
 #include "daemon/users/work.h"
+#include "ring/layout.h"
 #include <sys/types.h>
 
 struct dlx_memory;
@@ -226,6 +227,7 @@ struct dlxd_publisher_config {
     uint64_t after_seq;     /* the messages that it published there */
     uint32_t max_held;      /* messages that one link may hold; 0: no limit */
     uint64_t max_held_bytes; /* likewise, in bytes of payload */
+    uint32_t n_groups;       /* declared groups of workers, whose messages are kept */
 };
 
 struct dlxd_publisher {
@@ -233,6 +235,11 @@ struct dlxd_publisher {
     struct dlxd_list by_topic;    /* likewise */
     struct dlxd_list by_client;   /* after it has left its client: in one of the broker's lists */
     struct dlxd_list links;       /* by id */
+    struct dlxd_list groups;      /* of workers, by number: group.h */
+    uint32_t last_group;          /* number */
+    /* A rule says that this user's processes are the workers; NULL: none says so. */
+    struct dlxd_principal *workers;
+    bool looks_at_groups; /* RETAINED: a worker has left, and all may be done */
     struct dlxd_broker *broker;
     struct dlxd_client *client; /* NULL after it has left */
     struct dlxd_topic *topic;   /* NULL when GONE */
@@ -313,11 +320,13 @@ static inline bool dlxd_publisher_has_ended(const struct dlxd_publisher *publish
     return publisher->state >= DLXD_PUBLISHER_DYING && publisher->state != DLXD_PUBLISHER_SHOWN;
 }
 
-/* May it leave messages for the daemon to keep? Its memory counts as retained from the start, so
- * that there is room for it at its end, when nobody could be told of a lack. */
+/* May it leave messages for the daemon to keep, also those that its groups have not done? Its
+ * memory counts as retained from the start, so that there is room for it at its end, when nobody
+ * could be told of a lack. */
 static inline bool dlxd_publisher_may_retain(const struct dlxd_publisher *publisher)
 {
-    return publisher->config.retain > 0 && !publisher->config.latched;
+    return !publisher->config.latched &&
+           (publisher->config.retain > 0 || publisher->config.n_groups > 0);
 }
 
 static inline size_t dlxd_publisher_n_links(const struct dlxd_publisher *publisher)
@@ -342,6 +351,33 @@ static inline uint64_t dlxd_publisher_origin(const struct dlxd_publisher *publis
     return publisher->config.resumes ? publisher->config.resumes : dlxd_publisher_id(publisher);
 }
 
+/* ---- groups ------------------------------------------------------------------------------- */
+
+/* A group of workers of a publisher: group.h. */
+struct dlxd_group {
+    struct dlxd_list node; /* in publisher->groups */
+    struct dlxd_publisher *publisher;
+    uint32_t number; /* of this publisher; from 1 */
+    char name[DLX_SHM_GROUP_NAME_MAX + 1];
+    bool is_declared;
+    struct dlxd_principal *whose; /* the user whose processes may be its workers */
+
+    uint32_t n_links;
+    uint32_t n_open;       /* of these, OPEN ones */
+    uint64_t lease_ns;     /* of the first link, while there are links */
+    uint32_t max_attempts; /* likewise */
+    bool from_start;       /* there was a link of a subscription that is older than the publisher */
+
+    int page_fd;                    /* read-only; -1: nobody has needed it yet */
+    int bell_fd;                    /* likewise */
+    struct dlxd_charge page_charge; /* the bytes, and the descriptor */
+    struct dlxd_charge bell_charge;
+    uint32_t last_owner; /* the number that was tried last */
+    uint32_t n_passed;   /* numbers that were tried in vain since one was free */
+    bool page_kept;      /* by the service manager: store.h */
+    bool bell_kept;      /* likewise */
+};
+
 /* ---- subscriptions ------------------------------------------------------------------------ */
 
 struct dlxd_subscription_config {
@@ -351,6 +387,9 @@ struct dlxd_subscription_config {
     /* Links for publishers that come while the subscriber makes no call; offer.c adds to it. */
     uint32_t n_spares;
     bool reliable;
+    char group[DLX_SHM_GROUP_NAME_MAX + 1]; /* "": none */
+    uint64_t lease_ns;                      /* of a group; 0: none */
+    uint32_t max_attempts;                  /* likewise */
 };
 
 /*
@@ -407,6 +446,12 @@ static inline bool dlxd_subscription_is_doomed(const struct dlxd_subscription *s
     return subscription->state == DLXD_SUBSCRIPTION_ENDING;
 }
 
+/* Is it in a group? */
+static inline bool dlxd_subscription_is_worker(const struct dlxd_subscription *subscription)
+{
+    return *subscription->config.group != '\0';
+}
+
 /* It may have something to send. */
 static inline void dlxd_subscription_mark(struct dlxd_subscription *subscription)
 {
@@ -435,6 +480,7 @@ struct dlxd_drain {
 
     uint32_t mode; /* of the subscription, for lists */
     bool reliable;
+    uint32_t group; /* its number; 0: none */
 
     struct dlxd_publisher *publisher; /* draining */
     struct dlxd_holder *holder;       /* draining: the subscriber's process */
@@ -511,6 +557,11 @@ struct dlxd_link {
     int bell_fd;                    /* the subscriber's end, from LinkAdded to LinkOpen */
     int locked_fd;                  /* likewise: the control block of a SHOWN publisher */
     struct dlxd_charge join_charge; /* for both */
+
+    struct dlxd_group *group; /* NULL: none */
+    uint32_t owner;           /* its number among the workers; 0: none yet */
+    int claims_fd;            /* until LinkOpen: the claims page, with the lock of that number */
+    struct dlxd_charge claims_charge;
 
     int fail_code;
     uint64_t fail_origin;    /* of the publisher that is gone */

@@ -4,6 +4,7 @@
 #include "common/util.h"
 #include "daemon/objects/connection.h"
 #include "daemon/objects/delivery.h"
+#include "daemon/objects/group.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/publisher_state.h"
@@ -20,18 +21,38 @@
 int dlxd_offer_fits(const struct dlxd_subscription *subscription,
                     const struct dlxd_publisher *publisher)
 {
+    bool is_worker = dlxd_subscription_is_worker(subscription);
+    bool is_reliable = subscription->config.reliable;
     /* A publisher that has left its client, or is GONE, drops no more messages. */
-    if (!subscription->config.reliable || publisher->state >= DLXD_PUBLISHER_DYING)
-        return 0;
-    if (publisher->config.on_full == 1)
-        return dlxd_policy_check(&subscription->broker->policy, subscription->client->principal,
-                                 DLXD_MAY_BLOCK, publisher->topic_name);
+    bool drops = publisher->config.on_full == 0 && publisher->state < DLXD_PUBLISHER_DYING;
+    bool may_wait = is_worker || publisher->state < DLXD_PUBLISHER_DYING;
+    int r = 0;
+    if (may_wait && (is_worker || (is_reliable && !drops)))
+        r = dlxd_policy_check(&subscription->broker->policy, subscription->client->principal,
+                              DLXD_MAY_BLOCK, publisher->topic_name);
+    if (r == 0 && is_worker)
+        r = dlxd_group_check(subscription, publisher);
+    if (r < 0 || !is_reliable || !drops)
+        return r;
     return dlx__fail(DLX_E_QOS,
                      "subscriber %s (pid %d) asks for a reliable link to %s, publisher %s (pid %d) "
                      "drops its oldest messages: make it a publisher that blocks (on_full), or "
                      "subscribe without `reliable`",
                      subscription->client->name, (int)subscription->client->pid,
                      publisher->topic_name, publisher->client_name, (int)publisher->pid);
+}
+
+/* Of a publisher that has left, workers get what their declared group has not done, and others what
+ * is retained. */
+static bool is_offered(const struct dlxd_subscription *subscription,
+                       struct dlxd_publisher *publisher)
+{
+    if (!dlxd_publisher_leaves(publisher))
+        return true;
+    if (dlxd_subscription_is_worker(subscription))
+        return dlxd_group_is_kept(publisher, subscription->config.group);
+    return publisher->config.retain > 0 &&
+           (publisher->state == DLXD_PUBLISHER_SHOWN || !publisher->config.latched);
 }
 
 /* May the subscriber know of this topic? */
@@ -45,6 +66,8 @@ static bool may_offer(const struct dlxd_subscription *subscription, const char *
  * subscriber's library must know the state. */
 static bool joins_shown(const struct dlxd_subscription *subscription)
 {
+    if (dlxd_subscription_is_worker(subscription))
+        return false;
     return !subscription->config.reliable && subscription->client->principal->minor >= 2;
 }
 
@@ -82,13 +105,13 @@ static int offer_add_topic(struct dlxd_offers *offers, struct dlxd_topic *topic)
     struct dlxd_list *first = it;
     int r = 0;
     for (; it != &topic->publishers && r == 0; it = it->next) {
-        const struct dlxd_publisher *publisher =
-            dlxd_container_of(it, struct dlxd_publisher, by_topic);
+        struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
         if (it != first && dlxd_slice_is_over(&subscription->broker->users))
             break;
         offers->publisher = dlxd_publisher_id(publisher);
         bool is_silent = publisher->announced == 0;
-        if (is_silent || announced_to(publisher, subscription) > subscription->since)
+        if (is_silent || announced_to(publisher, subscription) > subscription->since ||
+            !is_offered(subscription, publisher))
             continue;
         r = dlxd_offer_fits(subscription, publisher);
         if (r == 0)
@@ -150,6 +173,8 @@ static int make_link(struct dlxd_subscription *subscription, struct dlxd_publish
     struct dlxd_link *link = dlxd_container_of(
         dlxd_idmap_find(&subscription->broker->registry.links, id), struct dlxd_link, by_id);
     r = dlxd_offer_fits(subscription, publisher);
+    if (r == 0 && link->state != DLXD_LINK_FAILED)
+        r = dlxd_group_join(link);
     if (r < 0)
         dlxd_link_fail(link, r, dlx__error_message());
     dlxd_link_condense(link);
@@ -164,7 +189,8 @@ static int offer(struct dlxd_offers *offers, uint64_t id)
     struct dlxd_publisher *publisher =
         node ? dlxd_container_of(node, struct dlxd_publisher, by_id) : NULL;
     /* It has gone in between, or there are new rules. */
-    if (!publisher || (offers->is_to_review && !may_offer(subscription, publisher->topic_name)))
+    if (!publisher || !is_offered(subscription, publisher) ||
+        (offers->is_to_review && !may_offer(subscription, publisher->topic_name)))
         return 0;
     int r = make_link(subscription, publisher, offers->made_link + 1, false);
     if (r < 0)
@@ -264,9 +290,15 @@ static bool assign_spare(struct dlxd_subscription *subscription, struct dlxd_pub
 {
     if (dlxd_list_empty(&subscription->spares) || dlxd_offer_fits(subscription, publisher) < 0)
         return false;
-    return dlxd_link_assign(
-               dlxd_container_of(subscription->spares.next, struct dlxd_link, by_publisher),
-               publisher) == 0;
+    struct dlxd_link *link =
+        dlxd_container_of(subscription->spares.next, struct dlxd_link, by_publisher);
+    if (dlxd_link_assign(link, publisher) < 0)
+        return false;
+    if (dlxd_group_join(link) < 0) {
+        dlxd_link_fail(link, DLX_E_NO_MEMORY, dlx__error_message());
+        dlxd_link_condense(link);
+    }
+    return true;
 }
 
 static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher)
@@ -324,7 +356,7 @@ static void offer_to_next(struct dlxd_publisher *publisher, struct dlxd_offering
                  (dlx__pattern_matches(subscription->topic_name, publisher->topic_name) &&
                   may_offer(subscription, publisher->topic_name));
     if (suits && subscription->since < announced_to(publisher, subscription) &&
-        !dlxd_subscription_is_doomed(subscription))
+        !dlxd_subscription_is_doomed(subscription) && is_offered(subscription, publisher))
         offer_to(subscription, publisher);
 }
 
@@ -348,6 +380,11 @@ bool dlxd_publisher_step(struct dlxd_task *task)
         return dlxd_offering_step(publisher) || publisher->succeeds || publisher->passes > 0;
     if (publisher->succeeds && !is_gone)
         return dlxd_retained_succeed_step(publisher) || publisher->passes > 0;
+    if (publisher->looks_at_groups && !is_gone) {
+        bool more = publisher->passes > 0;
+        dlxd_publisher_look_at_groups(publisher); /* which may free it */
+        return more;
+    }
     return publisher->passes > 0 && dlxd_publisher_tell_step(publisher);
 }
 
@@ -359,10 +396,10 @@ int dlxd_publisher_check_awaited(const struct dlxd_publisher *publisher)
         if (dlxd_link_is_awaited(link))
             return dlx__fail(
                 DLX_E_FULL,
-                "the reliable subscription of %s (pid %d) to %s is not ready for another "
-                "publisher: "
-                "it has made no call since the last ones came; let it take, or subscribe for more "
-                "publishers (n_publishers, publishers=)",
+                "the %s of %s (pid %d) to %s is not ready for another publisher: it has made no "
+                "call since the last ones came; let it take, or subscribe for more publishers "
+                "(n_publishers, publishers=)",
+                link->group ? "subscription in a group" : "reliable subscription",
                 subscription->client->name, (int)subscription->client->pid,
                 subscription->topic_name);
     }

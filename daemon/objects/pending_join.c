@@ -3,11 +3,13 @@
 #include "common/bell.h"
 #include "common/error.h"
 #include "daemon/objects/connection.h"
+#include "daemon/objects/group.h"
 #include "daemon/users/outbox.h"
 #include "daemon/users/share.h"
 #include "daemon/base/watch.h"
 #include "daemon/base/worker.h"
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/socket.h>
 
 /* No scan for fewer pending joins whose links have ended, and none this soon after the last. */
@@ -23,6 +25,7 @@ struct dlxd_pending_join {
     struct dlxd_charge charge;
     struct dlxd_flight *flight; /* of the LinkAdded */
     Dlx__Wire__LinkAdded body;
+    char group_name[DLX_SHM_GROUP_NAME_MAX + 1]; /* of `body` */
     int fds[N_FDS];
 };
 
@@ -111,7 +114,7 @@ static int pending_join_flush(struct dlxd_publisher *publisher)
         pending_join->flight = NULL;
         ring(pending_join, DLX_BELL_TOLD);
         if (!pending_join->link) /* it has ended: now the publisher can know which one */
-            dlxd_membership_left(&publisher->line);
+            dlxd_group_left(publisher, pending_join->body.group);
         pending_join_free(pending_join);
     }
     while (r == 0 && !dlxd_list_empty(&pending_joins->cuts)) {
@@ -173,7 +176,7 @@ void dlxd_pending_joins_forget_cut(struct dlxd_drain *drain)
         return;
     dlxd_list_remove(&drain->cut);
     if (drain->cut_counts)
-        dlxd_membership_left(&drain->publisher->line);
+        dlxd_group_left(drain->publisher, drain->group);
 }
 
 /* ---- who has left -------------------------------------------------------------------------- */
@@ -279,6 +282,9 @@ static int pending_join_enqueue(struct dlxd_link *link, struct dlxd_flight *flig
     pending_join->publisher = publisher;
     pending_join->link = link;
     pending_join->body = *body;
+    (void)snprintf(pending_join->group_name, sizeof pending_join->group_name, "%s",
+                   body->group_name);
+    pending_join->body.group_name = pending_join->group_name;
     dlxd_list_push_back(&pending_joins->list, &pending_join->node);
     if (++pending_joins->n == 1)
         dlxd_watch_set(pending_joins->watch, DLXD_WRITABLE);

@@ -6,6 +6,7 @@
 #include "ring/layout.h"
 #include "daemon/gpu/keeper.h"
 #include "daemon/objects/former.h"
+#include "daemon/objects/group.h"
 #include "daemon/objects/pending_join.h"
 #include "daemon/objects/registry.h"
 #include "daemon/objects/store_hooks.h"
@@ -38,6 +39,7 @@ static void publisher_free(struct dlxd_publisher *publisher)
     }
     dlxd_task_stop(&publisher->task);
     dlxd_gpu_keeper_leave(publisher->broker->gpu, &publisher->gpu);
+    dlxd_groups_deinit(publisher);
     dlxd_arena_free(publisher->control);
     dlxd_arenas_deinit(&publisher->unready);
     dlxd_arenas_deinit(&publisher->ready);
@@ -49,6 +51,7 @@ static void publisher_free(struct dlxd_publisher *publisher)
     dlxd_charge_deinit(&publisher->object_charge);
     dlxd_user_unref(publisher->user);
     dlxd_principal_unref(publisher->principal);
+    dlxd_principal_unref(publisher->workers);
     free(publisher->index_bits);
     free(publisher);
 }
@@ -151,6 +154,7 @@ static struct dlxd_publisher *publisher_alloc(struct dlxd_broker *broker, const 
     dlxd_pending_joins_init(&publisher->pending_joins);
     dlxd_list_init(&publisher->by_client);
     dlxd_list_init(&publisher->links);
+    dlxd_list_init(&publisher->groups);
     dlxd_drains_init(&publisher->drains);
     publisher->cursor = publisher->next_told = &publisher->links;
     dlxd_task_init(&publisher->task, publisher->broker->steps->publisher);
@@ -186,7 +190,10 @@ int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, 
     publisher->pid = client->pid;
     publisher->principal = dlxd_principal_ref(client->principal);
     memcpy(publisher->client_name, client->name, sizeof publisher->client_name);
-    int r = publisher_allocate(publisher, client->user, &fds);
+    int r =
+        dlxd_policy_workers(&client->broker->policy, client->principal, topic, &publisher->workers);
+    if (r == 0)
+        r = publisher_allocate(publisher, client->user, &fds);
     if (r < 0) {
         publisher_free(publisher);
         return r;
@@ -285,6 +292,9 @@ int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *brok
     (void)snprintf(publisher->client_name, sizeof publisher->client_name, "%s",
                    former->client_name);
     int r = dlxd_principal_new_former(&publisher->principal, former->uid, former->socket);
+    if (r == 0 && former->config.n_groups > 0)
+        r = dlxd_principal_new_former(&publisher->workers, former->workers_uid,
+                                      former->workers_socket);
     if (r == 0)
         r = dlxd_users_get(&broker->users, publisher->principal, &user);
     if (r == 0) {

@@ -35,6 +35,8 @@ struct dlxd_publisher_former {
     const char *client_name;
     const char *topic;
     struct dlxd_publisher_config config;
+    uid_t workers_uid; /* if it declares groups: whose processes the workers are */
+    const char *workers_socket;
 };
 
 /* One of its regions. */

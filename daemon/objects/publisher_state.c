@@ -9,6 +9,7 @@
 #include "daemon/objects/connection.h"
 #include "daemon/objects/drain.h"
 #include "daemon/objects/former.h"
+#include "daemon/objects/group.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/registry.h"
@@ -99,11 +100,19 @@ static uint64_t n_published(const struct dlxd_publisher *publisher)
     return report.head > before ? report.head - before : 0;
 }
 
-/* Does it leave messages for the daemon to keep? */
-static bool is_wanted(const struct dlxd_publisher *publisher)
+/* Has it nothing for the daemon to keep? */
+static bool leaves_nothing(struct dlxd_publisher *publisher)
 {
-    return publisher->state == DLXD_PUBLISHER_OPEN && dlxd_publisher_may_retain(publisher) &&
-           n_published(publisher) > 0;
+    if (publisher->config.latched)
+        return true;
+    bool retains = publisher->config.retain > 0 && n_published(publisher) > 0;
+    return !retains && !dlxd_groups_are_undone(publisher);
+}
+
+/* Does it leave messages for the daemon to keep? */
+static bool is_wanted(struct dlxd_publisher *publisher)
+{
+    return publisher->state == DLXD_PUBLISHER_OPEN && !leaves_nothing(publisher);
 }
 
 /* Puts it into the list of publishers that stay, or by time into the list of those that expire. */
@@ -155,18 +164,12 @@ static void settle(struct dlxd_publisher *publisher)
     (void)dlxd_retained_succeed(publisher);
 }
 
-/* Called when its process has ended. */
-static bool leaves_nothing(const struct dlxd_publisher *publisher)
-{
-    return publisher->config.latched || n_published(publisher) == 0;
-}
-
 static void retained_on_death(void *data, int events)
 {
     struct dlxd_publisher *publisher = data;
     (void)events;
     bool was_former = publisher->state != DLXD_PUBLISHER_DYING;
-    if (was_former && leaves_nothing(publisher)) {
+    if (leaves_nothing(publisher)) {
         dlxd_publisher_vanish(publisher);
     } else {
         settle(publisher);
@@ -224,6 +227,37 @@ static void retain(struct dlxd_publisher *publisher, int pidfd)
         retained_enlist(publisher, 1); /* its death could not be seen */
 }
 
+/* ---- what is not kept any more ------------------------------------------------------------- */
+
+static void keep_rest(struct dlxd_publisher *publisher)
+{
+    if (leaves_nothing(publisher))
+        dlxd_publisher_vanish(publisher);
+    else
+        dlxd_store_hooks_update(publisher);
+}
+
+/* What it retains has been replaced or dropped. What its groups have not done stays. */
+static void forget_retained(struct dlxd_publisher *publisher)
+{
+    publisher->config.retain = 0;
+    keep_rest(publisher);
+}
+
+/* The converse. */
+static void forget_groups(struct dlxd_publisher *publisher)
+{
+    dlxd_groups_forget(publisher);
+    keep_rest(publisher);
+}
+
+void dlxd_publisher_look_at_groups(struct dlxd_publisher *publisher)
+{
+    publisher->looks_at_groups = false;
+    if (publisher->state == DLXD_PUBLISHER_RETAINED && !dlxd_groups_are_undone(publisher))
+        forget_groups(publisher);
+}
+
 /* ---- successors ---------------------------------------------------------------------------- */
 
 static bool may_drop(const struct dlxd_principal *who, const struct dlxd_publisher *publisher)
@@ -238,24 +272,36 @@ static bool resumes(const struct dlxd_publisher *successor, const struct dlxd_pu
     return successor->config.resumes == dlxd_publisher_origin(publisher);
 }
 
-/* The publisher is announced. If it is a SHOWN publisher announced again, no new subscription joins
- * the latter. */
+/* Did a former daemon know it, and may its process write? */
+static bool is_former(const struct dlxd_publisher *publisher)
+{
+    return publisher->state == DLXD_PUBLISHER_HIDDEN || publisher->state == DLXD_PUBLISHER_SHOWN;
+}
+
+/* It is announced again: no new subscription joins it, and its groups go on with what it has
+ * brought along. */
+static void give_way(struct dlxd_publisher *publisher)
+{
+    if (publisher->state == DLXD_PUBLISHER_SHOWN)
+        publisher->announced = 0;
+    if (publisher->config.n_groups > 0)
+        forget_groups(publisher);
+}
+
 static void hide_predecessors(struct dlxd_publisher *successor)
 {
     dlx_for_each (it, &successor->topic->publishers) {
         struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
-        if (publisher->state == DLXD_PUBLISHER_SHOWN && publisher != successor &&
-            resumes(successor, publisher) && may_drop(successor->principal, publisher))
-            publisher->announced = 0;
+        if (is_former(publisher) && publisher != successor && resumes(successor, publisher) &&
+            may_drop(successor->principal, publisher))
+            give_way(publisher);
     }
 }
 
 /* Is it alive, so that it replaces its messages itself when it announces itself again? */
 static bool may_return(const struct dlxd_publisher *publisher)
 {
-    bool is_former =
-        publisher->state == DLXD_PUBLISHER_HIDDEN || publisher->state == DLXD_PUBLISHER_SHOWN;
-    return is_former && !is_dead(publisher->dying_pidfd);
+    return is_former(publisher) && !is_dead(publisher->dying_pidfd);
 }
 
 /* How many messages of a successor replace those of a publisher: as many as the successor retains,
@@ -270,7 +316,7 @@ static uint64_t n_needed(const struct dlxd_publisher *publisher,
 static bool is_succeeded(const struct dlxd_publisher *publisher,
                          const struct dlxd_publisher *successor, uint64_t n)
 {
-    return dlxd_publisher_leaves(publisher) &&
+    return dlxd_publisher_leaves(publisher) && publisher->config.retain > 0 &&
            (resumes(successor, publisher) || !may_return(publisher)) &&
            n >= n_needed(publisher, successor) && may_drop(successor->principal, publisher);
 }
@@ -285,7 +331,7 @@ bool dlxd_retained_succeed_step(struct dlxd_publisher *successor)
         next = it->next;
         successor->succeeds_after = dlxd_publisher_id(publisher);
         if (is_succeeded(publisher, successor, n))
-            dlxd_publisher_vanish(publisher);
+            forget_retained(publisher);
         if (dlxd_slice_is_over(&successor->broker->users))
             return true;
     }
@@ -313,6 +359,8 @@ static bool may_show(const struct dlxd_publisher *publisher)
     struct dlxd_control_report report;
     dlx_cleanup(dlx__closep) int fd = -1;
     dlxd_report_control(publisher->control->fd, &report);
+    if (publisher->config.retain == 0)
+        return false;
     return report.heeds_locks && n_published(publisher) > 0 &&
            dlx__region_reopen_locked(publisher->control->fd, &fd) == 0;
 }
@@ -349,7 +397,33 @@ bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
     return !is_shown;
 }
 
-int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint32_t *n)
+static bool has_retained(const struct dlxd_publisher *publisher)
+{
+    return publisher->config.retain > 0;
+}
+
+static bool has_groups(const struct dlxd_publisher *publisher)
+{
+    return publisher->config.n_groups > 0;
+}
+
+/* What a request drops of publishers that have left, in words for errors. */
+struct droppable {
+    bool (*is_there)(const struct dlxd_publisher *publisher);
+    void (*forget)(struct dlxd_publisher *publisher);
+    const char *what;    /* "what is retained on" a topic "is of" somebody */
+    const char *nothing; /* "is retained on" it */
+    const char *never;   /* what a publisher does that leaves nothing */
+};
+
+static const struct droppable retained = {has_retained, forget_retained, "what is retained",
+                                          "nothing is retained", "retains nothing"};
+static const struct droppable queues = {has_groups, forget_groups, "what groups have not done",
+                                        "nothing that groups have not done is kept",
+                                        "declares no groups"};
+
+static int drop_left(const struct droppable *what, const struct dlxd_client *client,
+                     const char *name, uint32_t *n)
 {
     struct dlxd_topic *topic = dlxd_registry_find(&client->broker->registry, name);
     bool may_drop_all =
@@ -362,11 +436,13 @@ int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint3
         next = it->next;
         if (!dlxd_publisher_leaves(publisher)) {
             here = publisher;
+        } else if (!what->is_there(publisher)) {
+            continue;
         } else if (!may_drop_all &&
                    !dlxd_principal_is_same_user(client->principal, publisher->principal)) {
             other = publisher;
         } else {
-            dlxd_publisher_vanish(publisher);
+            what->forget(publisher);
             ++*n;
             if (dlxd_slice_is_over(&client->broker->users))
                 return 1;
@@ -376,20 +452,28 @@ int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint3
         return 0;
     if (other)
         return dlx__fail(DLX_E_ACCESS,
-                         "what is retained on %s is of uid %u, not %u: that user drops it, or whom "
-                         "a rule allows to drop",
-                         name, (unsigned)other->principal->uid, (unsigned)client->principal->uid);
-    if (here && here->config.retain > 0)
-        return dlx__fail(
-            DLX_E_NOT_FOUND,
-            "what is retained on %s is of publisher %s (pid %d), which is still there: "
-            "end it first",
-            name, here->client_name, (int)here->pid);
-    if (here)
+                         "%s on %s is of uid %u, not %u: that user drops it, or whom a rule allows "
+                         "to drop",
+                         what->what, name, (unsigned)other->principal->uid,
+                         (unsigned)client->principal->uid);
+    if (here && what->is_there(here))
         return dlx__fail(DLX_E_NOT_FOUND,
-                         "nothing is retained on %s: its publisher %s (pid %d) retains nothing",
-                         name, here->client_name, (int)here->pid);
-    return dlx__fail(DLX_E_NOT_FOUND, "nothing is retained on %s", name);
+                         "%s on %s is of publisher %s (pid %d), which is still there: end it first",
+                         what->what, name, here->client_name, (int)here->pid);
+    if (here)
+        return dlx__fail(DLX_E_NOT_FOUND, "%s on %s: its publisher %s (pid %d) %s", what->nothing,
+                         name, here->client_name, (int)here->pid, what->never);
+    return dlx__fail(DLX_E_NOT_FOUND, "%s on %s", what->nothing, name);
+}
+
+int dlxd_retained_drop(const struct dlxd_client *client, const char *topic, uint32_t *n)
+{
+    return drop_left(&retained, client, topic, n);
+}
+
+int dlxd_queues_drop(const struct dlxd_client *client, const char *topic, uint32_t *n)
+{
+    return drop_left(&queues, client, topic, n);
 }
 
 static struct dlxd_publisher *first_of(const struct dlxd_list *list)
@@ -406,8 +490,16 @@ uint64_t dlxd_retained_next_ns(const struct dlxd_broker *broker)
 
 void dlxd_retained_expire(struct dlxd_broker *broker, uint64_t now)
 {
-    if (dlxd_retained_next_ns(broker) <= now)
-        dlxd_publisher_vanish(first_of(&broker->expiring));
+    if (dlxd_retained_next_ns(broker) > now)
+        return;
+    struct dlxd_publisher *publisher = first_of(&broker->expiring);
+    uint64_t n_undone = dlxd_groups_n_undone(publisher);
+    dlxd_log_client(dlxd_principal_number(publisher->principal), DLXD_LOG_INFO,
+                    "%s: dropping messages of %s (pid %d, uid %u), whose time (retain_for) is "
+                    "over; groups have not done %" PRIu64 " of them",
+                    publisher->topic_name, publisher->client_name, (int)publisher->pid,
+                    (unsigned)publisher->principal->uid, n_undone);
+    dlxd_publisher_vanish(publisher);
 }
 
 void dlxd_retained_clear(struct dlxd_broker *broker)
@@ -468,6 +560,7 @@ void dlxd_publisher_vanish(struct dlxd_publisher *publisher)
         publisher->n_undelivered +=
             !dlxd_container_of(it, struct dlxd_link, by_publisher)->gone_sent;
     note_last_messages(publisher);
+    dlxd_groups_publisher_gone(publisher);
     publisher->n_links++; /* keeps the publisher alive here */
     dlxd_publisher_tell_links(publisher);
     publisher->n_links--;

@@ -57,6 +57,12 @@ void dlxd_publisher_vanish(struct dlxd_publisher *publisher);
  * messages as the successor retains, when somebody with that right drops it, or when its time is
  * over. After a restart of the daemon, while its process lives, only the same publisher, announced
  * again, is its successor.
+ *
+ * In the same way, unless it is latched, what its declared groups have not done outlives it, for
+ * their workers alone. It ends when all is done, when somebody drops it, or when its time is over;
+ * another publisher does not replace it, except the same one that is announced again and brings it
+ * along. Both may be left by one publisher: config.retain and config.n_groups are 0 for what is not
+ * there any more.
  */
 
 /*
@@ -79,6 +85,11 @@ bool dlxd_retained_succeed_step(struct dlxd_publisher *successor);
 /* Drops a part of what is retained on a topic, and counts it. Returns 0 when all is dropped; 1 if
  * there is more; or, if no part was dropped, DLX_E_NOT_FOUND or DLX_E_ACCESS. */
 int dlxd_retained_drop(const struct dlxd_client *client, const char *topic, uint32_t *n);
+/* The same of what declared groups have not done. */
+int dlxd_queues_drop(const struct dlxd_client *client, const char *topic, uint32_t *n);
+/* A worker of a declared group has left: lets go of what is kept if all is done. For the task; the
+ * publisher may be freed. */
+void dlxd_publisher_look_at_groups(struct dlxd_publisher *publisher);
 
 /* When dlxd_retained_expire() has something to do; UINT64_MAX: never. */
 uint64_t dlxd_retained_next_ns(const struct dlxd_broker *broker);

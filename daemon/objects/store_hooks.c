@@ -19,6 +19,13 @@ void dlxd_store_hooks_forget_arena(const struct dlxd_publisher *publisher, struc
         publisher->broker->store_hooks->forget_arena(publisher, arena);
 }
 
+void dlxd_store_hooks_forget_group(struct dlxd_group *group)
+{
+    const struct dlxd_broker *broker = group->publisher->broker;
+    if (broker->store_hooks)
+        broker->store_hooks->forget_group(group);
+}
+
 void dlxd_store_hooks_leave(struct dlxd_client *client)
 {
     if (client->broker->store_hooks)

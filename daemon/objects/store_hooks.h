@@ -12,6 +12,7 @@ struct dlxd_store_hooks {
     void (*update)(struct dlxd_publisher *publisher);
     void (*forget)(struct dlxd_publisher *publisher);
     void (*forget_arena)(const struct dlxd_publisher *publisher, struct dlxd_arena *arena);
+    void (*forget_group)(struct dlxd_group *group);
     void (*leave)(struct dlxd_client *client);
 };
 
@@ -21,6 +22,8 @@ void dlxd_store_hooks_update(struct dlxd_publisher *publisher);
 void dlxd_store_hooks_forget(struct dlxd_publisher *publisher);
 void dlxd_store_hooks_forget_arena(const struct dlxd_publisher *publisher,
                                    struct dlxd_arena *arena);
+/* Nothing of a declared group is kept any more, though its publisher may be. */
+void dlxd_store_hooks_forget_group(struct dlxd_group *group);
 /* The client goes; its calls get no reply. */
 void dlxd_store_hooks_leave(struct dlxd_client *client);
 

@@ -203,7 +203,8 @@ struct dlxd_subscription *dlxd_subscription_find(struct dlxd_client *client, uin
 
 uint32_t dlxd_subscription_credit(const struct dlxd_subscription *subscription)
 {
-    uint32_t most = subscription->config.reliable ? DLXD_CREDIT_RELIABLE : DLXD_CREDIT;
+    bool counts = subscription->config.reliable || dlxd_subscription_is_worker(subscription);
+    uint32_t most = counts ? DLXD_CREDIT_RELIABLE : DLXD_CREDIT;
     /* More may be outstanding: see dlxd_link_step_needs_credit(). */
     return most - DLX_MIN(most, subscription->n_fds_sent - subscription->n_fds_acked);
 }

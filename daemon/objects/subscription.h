@@ -9,7 +9,8 @@
 /* The most packets with fds in flight on one subscription socket, not counting LinkOpen of former
  * spare links. */
 #define DLXD_CREDIT 4U
-/* Of a reliable one: its publishers copy the messages that it was not sent when the daemon ends. */
+/* Of a reliable one, or a worker of a group: its publishers copy the messages that it was not sent
+ * when the daemon ends. */
 #define DLXD_CREDIT_RELIABLE 16U
 
 /* Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. The caller owns `ret_fd`,

@@ -137,5 +137,6 @@ bool dlxd_ledger_get(const struct dlxd_ledger *ledger, uint32_t index,
     ret->client_name[sizeof ret->client_name - 1] = '\0';
     ret->topic[sizeof ret->topic - 1] = '\0';
     ret->socket[sizeof ret->socket - 1] = '\0';
+    ret->workers_socket[sizeof ret->workers_socket - 1] = '\0';
     return true;
 }

@@ -37,8 +37,13 @@ struct dlxd_ledger_entry {
     char topic[256];
     /* The listening socket on which the client connected; "": the main one. Since protocol 2.5. */
     char socket[32];
-    uint32_t latched;     /* not retained after its end: only handed over (handover.h) */
-    uint8_t reserved[76]; /* 0; later daemons may write something */
+    uint32_t latched; /* not retained after its end: only handed over (handover.h) */
+    /* Declared groups of workers, whose descriptors name them, and whose processes the workers are.
+     * Since protocol 2.8. */
+    uint32_t n_groups;
+    uint32_t workers_uid;
+    char workers_socket[32]; /* as `socket` */
+    uint8_t reserved[36];    /* 0; later daemons may write something */
 };
 
 struct dlxd_ledger {

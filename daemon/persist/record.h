@@ -10,9 +10,11 @@
 
 struct dlxd_arena;
 
-/* The prefixes of the descriptors' names. A publisher's id follows the first two. */
+/* The prefixes of the descriptors' names. A publisher's id follows the first four. */
 #define DLXD_RECORD_PIDFD     "dlx-pid-"
 #define DLXD_RECORD_REGION    "dlx-region-" /* ID-ARENA-SEQ; the control block is ID-0-0 */
+#define DLXD_RECORD_GROUP     "dlx-group-"  /* ID-NUMBER-NAME: a claims page */
+#define DLXD_RECORD_BELL      "dlx-bell-"   /* ID-NUMBER: the bell of that group */
 #define DLXD_RECORD_LEDGER    "dlx-ledger-" /* and a number: the newest has the greatest one */
 #define DLXD_RECORD_OURS      "dlx-"        /* the prefix of all of them */
 #define DLXD_RECORD_NAME_SIZE 128
@@ -26,15 +28,27 @@ void dlxd_record_name_pidfd(const struct dlxd_publisher *publisher, char *name);
 void dlxd_record_name_region(const struct dlxd_publisher *publisher, const struct dlxd_arena *arena,
                              char *name);
 
+void dlxd_record_name_group(const struct dlxd_group *group, char *name);
+void dlxd_record_name_bell(const struct dlxd_group *group, char *name);
+
 /* Makes a new name each time, because a later daemon may be unable to read an earlier ledger. */
 void dlxd_record_name_ledger(char *name);
+
+/* In the order in which the next daemon restores them. */
+enum dlxd_record_kind {
+    DLXD_RECORD_IS_PIDFD,
+    DLXD_RECORD_IS_REGION,
+    DLXD_RECORD_IS_GROUP,
+    DLXD_RECORD_IS_BELL,
+};
 
 /* The parts of such a name. */
 struct dlxd_record_name {
     uint64_t publisher;
-    bool is_pidfd; /* a pidfd, not a region */
-    uint32_t region;
+    enum dlxd_record_kind kind;
+    uint32_t number; /* of the region, or of the group */
     uint64_t ready_seq;
+    const char *group; /* a part of the name that was parsed */
 };
 
 /* Returns false for any other name. */

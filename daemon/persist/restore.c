@@ -2,6 +2,7 @@
 #include "daemon/persist/restore.h"
 #include "common/error.h"
 #include "daemon/gpu/keeper.h"
+#include "daemon/objects/group.h"
 #include "daemon/objects/publisher_state.h"
 #include "daemon/persist/manager_fds.h"
 #include "daemon/base/log.h"
@@ -33,15 +34,15 @@ static int compare_found(const void *a, const void *b)
     const struct dlxd_record_name *y = &((const struct found *)b)->name;
     if (x->publisher != y->publisher)
         return x->publisher < y->publisher ? -1 : 1;
-    if (x->is_pidfd != y->is_pidfd)
-        return x->is_pidfd ? -1 : 1;
+    if (x->kind != y->kind)
+        return x->kind < y->kind ? -1 : 1;
     if (x->ready_seq != y->ready_seq)
         return x->ready_seq < y->ready_seq ? -1 : 1;
     return 0;
 }
 
 /* Finds the descriptors with our names, sorted by publisher, its pidfd first, then its control
- * block. */
+ * block, the other regions, and its groups. */
 static int find_all(struct dlxd_manager_fds *manager_fds, struct found_list *ret)
 {
     *ret = (struct found_list){.items = calloc(manager_fds->n + 1, sizeof *ret->items)};
@@ -99,7 +100,7 @@ static int fill_regions(struct dlxd_publisher_region *regions, const struct foun
 {
     int n_stored = 0;
     for (size_t i = 0; i < n; i++) {
-        regions[i] = (struct dlxd_publisher_region){.id = found[i].name.region,
+        regions[i] = (struct dlxd_publisher_region){.id = found[i].name.number,
                                                     .ready_seq = found[i].name.ready_seq,
                                                     .fd = found[i].from->fd,
                                                     .not_stored = found[i].from->not_stored};
@@ -113,6 +114,43 @@ static int restore_count(struct dlxd_store_queue *queue, struct dlxd_user *whose
     return queue ? dlxd_store_queue_count(queue, whose, n) : 0;
 }
 
+/* Takes the groups, the only ones that are declared from now on. One that cannot be restored is
+ * lost, and said to be. */
+static void restore_groups(struct dlxd_publisher *publisher, struct dlxd_store_queue *queue,
+                           struct found *found, size_t n)
+{
+    uint32_t n_restored = 0;
+    for (size_t i = 0; i < n && found[i].name.kind == DLXD_RECORD_IS_GROUP; i++) {
+        struct dlxd_group *group;
+        struct found *bell = NULL;
+        for (size_t k = i + 1; k < n && !bell; k++)
+            if (found[k].name.kind == DLXD_RECORD_IS_BELL &&
+                found[k].name.number == found[i].name.number)
+                bell = &found[k];
+        int r = dlxd_group_restore(
+            publisher,
+            &(struct dlxd_group_former){.number = found[i].name.number,
+                                        .name = found[i].name.group,
+                                        .take_page_fd = found[i].from->fd,
+                                        .take_bell_fd = bell ? bell->from->fd : -1},
+            &group);
+        if (r < 0) {
+            dlxd_log(DLXD_LOG_ERROR, "%s: what group %s has not done is lost: %s",
+                     publisher->topic_name, found[i].name.group, dlx__error_message());
+            continue;
+        }
+        n_restored++;
+        found[i].from->taken = true;
+        group->page_kept = !found[i].from->not_stored;
+        if (bell) {
+            bell->from->taken = true;
+            group->bell_kept = !bell->from->not_stored;
+        }
+        (void)restore_count(queue, publisher->user, group->page_kept + group->bell_kept);
+    }
+    publisher->config.n_groups = n_restored;
+}
+
 static int restore_find_user(struct dlxd_broker *broker, const struct dlxd_publisher_former *former,
                              struct dlxd_user **ret)
 {
@@ -124,14 +162,17 @@ static int restore_find_user(struct dlxd_broker *broker, const struct dlxd_publi
 /* Returns false if the publisher cannot be restored; none of its descriptors is taken then. Counts
  * HIDDEN publishers. */
 static bool restore_one(struct dlxd_broker *broker, struct dlxd_store_queue *queue,
-                        const struct dlxd_ledger_entry *entry, uint32_t index,
-                        const struct found *found, size_t n, uint32_t *n_hidden)
+                        const struct dlxd_ledger_entry *entry, uint32_t index, struct found *found,
+                        size_t n, uint32_t *n_hidden)
 {
     struct dlxd_publisher_former former;
     struct dlxd_publisher *publisher;
     struct dlxd_user *user = NULL;
-    const struct found *pidfd = n > 0 && found[0].name.is_pidfd ? &found[0] : NULL;
-    size_t first = pidfd ? 1 : 0;
+    const struct found *pidfd =
+        n > 0 && found[0].name.kind == DLXD_RECORD_IS_PIDFD ? &found[0] : NULL;
+    size_t first = pidfd ? 1 : 0, end = first;
+    while (end < n && found[end].name.kind == DLXD_RECORD_IS_REGION)
+        end++;
     bool pidfd_is_stored = pidfd && !pidfd->from->not_stored;
     int n_stored = pidfd_is_stored;
     dlx_cleanup(dlx__freep) struct dlxd_publisher_region *regions =
@@ -141,11 +182,11 @@ static bool restore_one(struct dlxd_broker *broker, struct dlxd_store_queue *que
     if (r == 0)
         r = restore_find_user(broker, &former, &user);
     if (r == 0) {
-        n_stored += fill_regions(regions, found + first, n - first);
+        n_stored += fill_regions(regions, found + first, end - first);
         r = restore_count(queue, user, n_stored);
     }
     if (r == 0) {
-        r = dlxd_publisher_restore(&publisher, broker, &former, regions, n - first);
+        r = dlxd_publisher_restore(&publisher, broker, &former, regions, end - first);
         if (r < 0)
             (void)restore_count(queue, user, -n_stored);
     }
@@ -155,8 +196,9 @@ static bool restore_one(struct dlxd_broker *broker, struct dlxd_store_queue *que
                  entry->client_name, entry->pid, dlx__error_message());
         return false;
     }
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < end; i++)
         found[i].from->taken = true;
+    restore_groups(publisher, queue, found + end, n - end);
     publisher->ledger_index = queue ? index : 0;
     publisher->pidfd_kept = pidfd_is_stored;
     publisher->not_kept = !publisher->control->kept;

@@ -3,6 +3,7 @@
 #include "common/error.h"
 #include "daemon/gpu/keeper.h"
 #include "daemon/objects/connection.h"
+#include "daemon/objects/group.h"
 #include "daemon/objects/store_hooks.h"
 #include "daemon/base/log.h"
 #include "daemon/users/principal.h"
@@ -84,6 +85,7 @@ void dlxd_store_leave(struct dlxd_client *client)
 static const struct dlxd_store_hooks store_hooks = {.update = dlxd_store_update,
                                                     .forget = dlxd_store_forget,
                                                     .forget_arena = dlxd_store_forget_arena,
+                                                    .forget_group = dlxd_store_forget_group,
                                                     .leave = dlxd_store_leave};
 
 static void keep_what_came(struct dlxd_store *store);
@@ -220,13 +222,13 @@ void dlxd_store_retry(struct dlxd_broker *broker, uint64_t now)
 
 static bool retains(const struct dlxd_publisher *publisher)
 {
-    return publisher->config.retain > 0 &&
+    return (publisher->config.retain > 0 || publisher->config.n_groups > 0) &&
            (publisher->state == DLXD_PUBLISHER_OPEN || dlxd_publisher_leaves(publisher));
 }
 
 static bool wants(const struct dlxd_publisher *publisher)
 {
-    return retains(publisher) && !publisher->config.latched && !publisher->not_kept;
+    return retains(publisher) && dlxd_publisher_may_retain(publisher) && !publisher->not_kept;
 }
 
 static int keep(struct dlxd_store *store, struct dlxd_user *whose, int fd, const char *name)
@@ -264,6 +266,35 @@ static int keep_regions(struct dlxd_store *store, const struct dlxd_publisher *p
     return r;
 }
 
+static int keep_group(struct dlxd_store *store, struct dlxd_group *group)
+{
+    char name[DLXD_RECORD_NAME_SIZE];
+    struct dlxd_user *whose = group->publisher->user;
+    int r = dlxd_group_make_page(group);
+    if (r == 0 && !group->page_kept) {
+        dlxd_record_name_group(group, name);
+        r = keep(store, whose, group->page_fd, name);
+        group->page_kept = r == 0;
+    }
+    if (r == 0 && !group->bell_kept) {
+        dlxd_record_name_bell(group, name);
+        r = keep(store, whose, group->bell_fd, name);
+        group->bell_kept = r == 0;
+    }
+    return r;
+}
+
+static int keep_groups(struct dlxd_store *store, struct dlxd_publisher *publisher)
+{
+    int r = 0;
+    dlx_for_each (it, &publisher->groups) {
+        struct dlxd_group *group = dlxd_container_of(it, struct dlxd_group, node);
+        if (r == 0 && group->is_declared)
+            r = keep_group(store, group);
+    }
+    return r;
+}
+
 static int keep_pidfd(struct dlxd_store *store, struct dlxd_publisher *publisher)
 {
     char name[DLXD_RECORD_NAME_SIZE];
@@ -295,8 +326,10 @@ static int store_write_entry(struct dlxd_store *store, struct dlxd_publisher *pu
 
 static int keep_all(struct dlxd_store *store, struct dlxd_publisher *publisher)
 {
-    /* The pidfd comes first: regions without one are taken to have no writer. */
+    /* The pidfd comes before the regions, which are taken to have no writer without one. */
     int r = store_write_entry(store, publisher);
+    if (r == 0)
+        r = keep_groups(store, publisher);
     if (r == 0)
         r = keep_pidfd(store, publisher);
     return r < 0 ? r : keep_regions(store, publisher);
@@ -359,6 +392,22 @@ void dlxd_store_forget_arena(const struct dlxd_publisher *publisher, struct dlxd
     store_flush(store);
 }
 
+void dlxd_store_forget_group(struct dlxd_group *group)
+{
+    char name[DLXD_RECORD_NAME_SIZE];
+    struct dlxd_store *store = group->publisher->broker->store;
+    if (group->page_kept) {
+        dlxd_record_name_group(group, name);
+        drop(store, group->publisher->user, name);
+    }
+    if (group->bell_kept) {
+        dlxd_record_name_bell(group, name);
+        drop(store, group->publisher->user, name);
+    }
+    group->page_kept = group->bell_kept = false;
+    store_flush(store);
+}
+
 void dlxd_store_forget(struct dlxd_publisher *publisher)
 {
     char name[DLXD_RECORD_NAME_SIZE];
@@ -370,6 +419,8 @@ void dlxd_store_forget(struct dlxd_publisher *publisher)
     dlxd_store_forget_arena(publisher, publisher->control);
     for (size_t i = 0; i < publisher->ready.n; i++)
         dlxd_store_forget_arena(publisher, publisher->ready.items[i]);
+    dlx_for_each (it, &publisher->groups)
+        dlxd_store_forget_group(dlxd_container_of(it, struct dlxd_group, node));
     if (!publisher->pidfd_kept)
         return;
     dlxd_record_name_pidfd(publisher, name);
@@ -447,9 +498,24 @@ static int hand_over_pidfd(struct dlxd_broker *broker, struct dlxd_handover *han
                            name, publisher->pidfd_kept);
 }
 
+static int hand_over_group(struct dlxd_broker *broker, struct dlxd_handover *handover,
+                           struct dlxd_group *group)
+{
+    char name[DLXD_RECORD_NAME_SIZE];
+    int r = dlxd_group_make_page(group);
+    if (r < 0)
+        return r;
+    dlxd_record_name_group(group, name);
+    r = store_hand_over(broker, handover, group->publisher, group->page_fd, name, group->page_kept);
+    if (r < 0)
+        return r;
+    dlxd_record_name_bell(group, name);
+    return store_hand_over(broker, handover, group->publisher, group->bell_fd, name,
+                           group->bell_kept);
+}
+
 static int hand_over_publisher(struct dlxd_broker *broker, struct dlxd_ledger *ledger,
-                               struct dlxd_handover *handover,
-                               const struct dlxd_publisher *publisher)
+                               struct dlxd_handover *handover, struct dlxd_publisher *publisher)
 {
     struct dlxd_ledger_entry entry;
     dlxd_record_write(publisher, &entry);
@@ -460,6 +526,11 @@ static int hand_over_publisher(struct dlxd_broker *broker, struct dlxd_ledger *l
         r = hand_over_region(broker, handover, publisher, publisher->control);
     for (size_t i = 0; r == 0 && i < publisher->ready.n; i++)
         r = hand_over_region(broker, handover, publisher, publisher->ready.items[i]);
+    dlx_for_each (it, &publisher->groups) {
+        struct dlxd_group *group = dlxd_container_of(it, struct dlxd_group, node);
+        if (r == 0 && group->is_declared)
+            r = hand_over_group(broker, handover, group);
+    }
     return r;
 }
 
@@ -494,7 +565,7 @@ int dlxd_store_hand_over(struct dlxd_broker *broker, struct dlxd_handover *hando
     int r = hand_over_ledger(broker, handover, &ledger);
     for (size_t i = 0; r == 0 && i < broker->registry.n_topics; i++) {
         dlx_for_each (it, &broker->registry.topics[i]->publishers) {
-            const struct dlxd_publisher *publisher =
+            struct dlxd_publisher *publisher =
                 dlxd_container_of(it, struct dlxd_publisher, by_topic);
             if (r == 0 && retains(publisher))
                 r = hand_over_publisher(broker, ledger, handover, publisher);

@@ -22,6 +22,7 @@ struct dlxd_broker;
 struct dlxd_client;
 struct dlxd_handover;
 struct dlxd_manager_fds;
+struct dlxd_group;
 struct dlxd_publisher;
 struct dlxd_store;
 
@@ -48,6 +49,7 @@ void dlxd_store_take_back(struct dlxd_broker *broker);
 /* Publishers and clients call these through broker->store_hooks (store_hooks.h). */
 void dlxd_store_update(struct dlxd_publisher *publisher);
 void dlxd_store_forget(struct dlxd_publisher *publisher);
+void dlxd_store_forget_group(struct dlxd_group *group);
 void dlxd_store_forget_arena(const struct dlxd_publisher *publisher, struct dlxd_arena *arena);
 void dlxd_store_leave(struct dlxd_client *client);
 

@@ -16,6 +16,8 @@ int dlxd_handle_hello(struct dlxd_client *client, const Dlx__Wire__Packet *packe
 int dlxd_handle_daemon_info(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 /* Replies with Ok. Always returns 0. */
 int dlxd_reply_ok(struct dlxd_client *client, const Dlx__Wire__Packet *request);
+/* Disconnects a client whose version has no such field, and returns true. */
+bool dlxd_field_is_newer(struct dlxd_client *client, const char *what, uint32_t since);
 
 /* handler_publisher.c */
 int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
@@ -23,6 +25,7 @@ int dlxd_handle_publisher_ready(struct dlxd_client *client, const Dlx__Wire__Pac
 int dlxd_handle_publisher_close(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_publisher_retains(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_retained_drop(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_groups_drop(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_arena_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_arena_ready(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_arena_drop(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
@@ -48,6 +51,10 @@ int dlxd_handle_former_ready(struct dlxd_client *client, const Dlx__Wire__Packet
 /* handler_list.c */
 int dlxd_handle_list_publishers(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_list_links(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+
+/* handler_group.c */
+int dlxd_handle_list_groups(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_list_claims(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 
 /* handler_quota.c */
 int dlxd_handle_list_quotas(struct dlxd_client *client, const Dlx__Wire__Packet *packet);

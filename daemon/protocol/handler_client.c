@@ -13,6 +13,16 @@
 
 static char version[] = DLX_VERSION_STRING;
 
+bool dlxd_field_is_newer(struct dlxd_client *client, const char *what, uint32_t since)
+{
+    if (client->principal->minor >= since)
+        return false;
+    dlxd_client_disconnect(client, DLX_E_PROTOCOL,
+                           "%s is of protocol %u.%u, and this connection speaks %u.%u", what,
+                           DLX_PROTO_MAJOR, since, DLX_PROTO_MAJOR, client->principal->minor);
+    return true;
+}
+
 int dlxd_reply_ok(struct dlxd_client *client, const Dlx__Wire__Packet *request)
 {
     if (request->serial != 0)

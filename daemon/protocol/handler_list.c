@@ -248,13 +248,8 @@ int dlxd_handle_list_publishers(struct dlxd_client *client, const Dlx__Wire__Pac
     const Dlx__Wire__ListPublishers *list = packet->list_publishers;
     struct dlxd_request *request = &client->request;
     (void)snprintf(request->topic, sizeof request->topic, "%s", *list->topic ? list->topic : "**");
-    if (list->gone && client->principal->minor < 7) {
-        dlxd_client_disconnect(client, DLX_E_PROTOCOL,
-                               "ListPublishers with `gone` is of protocol %u.7, and this "
-                               "connection speaks %u.%u",
-                               DLX_PROTO_MAJOR, DLX_PROTO_MAJOR, client->principal->minor);
+    if (list->gone && dlxd_field_is_newer(client, "ListPublishers with `gone`", JOINING_SINCE))
         return 0;
-    }
     if (list->gone) {
         dlxd_former_look_all(client->broker); /* what they have let go is not listed */
         request->object = list->after_publisher;
@@ -291,8 +286,11 @@ static void fill_behind(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *lin
     bool waits = control->waits && !dlxd_publisher_has_ended(link->publisher);
     if (report->started || link->from_start)
         entry->behind = report->behind;
-    entry->blocks = waits && link->subscription->config.reliable &&
-                    report->behind >= DLX_MAX(publisher->depth, publisher->history);
+    uint64_t window = DLX_MAX(publisher->depth, publisher->history);
+    if (link->group) /* the publisher waits for the group, and this worker has something of it */
+        entry->blocks = waits && report->n_held > 0 && report->undone >= window;
+    else
+        entry->blocks = waits && link->subscription->config.reliable && report->behind >= window;
 }
 
 static void fill_report(Dlx__Wire__LinkEntry *entry, const struct dlxd_link_report *report)
@@ -311,6 +309,7 @@ static void fill_link(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link,
     const struct dlxd_link_terms terms = {
         .max_held = subscription->config.max_held,
         .is_latest = subscription->config.mode == MODE_LATEST,
+        .is_worker = link->group,
         .after_seq = link->from_start ? publisher->after_seq : 0,
         /* The subscriber may take what a reconnected publisher copied by an older link. */
         .is_first = link->from_start && publisher->resumes == 0,
@@ -336,7 +335,8 @@ static void fill_link(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link,
 static void fill_drain(Dlx__Wire__LinkEntry *entry, const struct dlxd_drain *drain)
 {
     const struct dlxd_link_terms terms = {.max_held = drain->max_held,
-                                          .is_latest = drain->mode == MODE_LATEST};
+                                          .is_latest = drain->mode == MODE_LATEST,
+                                          .is_worker = drain->group > 0};
     const struct dlxd_control_report nothing = {.head = 0};
     struct dlxd_link_report report;
     dlxd_report_link(drain->page_fd, &terms, &nothing, &report);

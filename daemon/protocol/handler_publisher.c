@@ -2,12 +2,16 @@
 #include "common/error.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/connection.h"
+#include "daemon/objects/group.h"
 #include "daemon/objects/offer.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/publisher_state.h"
 #include "daemon/protocol/handler.h"
 #include "daemon/persist/store.h"
 #include <stdio.h>
+
+/* The minor version since which clients know groups of workers. */
+#define GROUPS_SINCE 8U
 
 int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
@@ -24,9 +28,13 @@ int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packe
         .after_seq = request->after_seq,
         .max_held = request->max_held,
         .max_held_bytes = request->max_held_bytes,
+        .n_groups = (uint32_t)request->n_groups,
     };
     struct dlxd_publisher_fds fds;
     struct dlxd_publisher *publisher;
+    if (request->n_groups > 0 &&
+        dlxd_field_is_newer(client, "PublisherNew with `groups`", GROUPS_SINCE))
+        return 0;
     int r = dlxd_policy_check(&client->broker->policy, client->principal, DLXD_MAY_PUBLISH,
                               request->topic);
     if (r == 0)
@@ -47,7 +55,9 @@ int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packe
     reply.serial = packet->serial;
     reply.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_NEW_REPLY;
     reply.publisher_new_reply = &body;
-    r = dlxd_client_send_fds(client, &reply, reply_fds, DLX_ARRAY_SIZE(reply_fds));
+    r = dlxd_groups_declare(publisher, request->groups);
+    if (r == 0)
+        r = dlxd_client_send_fds(client, &reply, reply_fds, DLX_ARRAY_SIZE(reply_fds));
     if (r < 0)
         (void)dlxd_publisher_end(publisher);
     return r;
@@ -199,12 +209,11 @@ int dlxd_handle_publisher_retains(struct dlxd_client *client, const Dlx__Wire__P
     return dlxd_request_begin(client, packet->serial, succeed_some);
 }
 
-static int drop_some(struct dlxd_client *client)
+static int answer_drop(struct dlxd_client *client, int r)
 {
-    struct dlxd_request *request = &client->request;
+    const struct dlxd_request *request = &client->request;
     Dlx__Wire__RetainedDropReply body = DLX__WIRE__RETAINED_DROP_REPLY__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
-    int r = dlxd_retained_drop(client, request->topic, &request->n);
     if (r != 0)
         return r;
     body.n_dropped = request->n;
@@ -215,11 +224,32 @@ static int drop_some(struct dlxd_client *client)
     return 0;
 }
 
+static int drop_some(struct dlxd_client *client)
+{
+    return answer_drop(client,
+                       dlxd_retained_drop(client, client->request.topic, &client->request.n));
+}
+
+static int drop_some_queues(struct dlxd_client *client)
+{
+    return answer_drop(client, dlxd_queues_drop(client, client->request.topic, &client->request.n));
+}
+
+static int begin_drop(struct dlxd_client *client, uint32_t serial, const char *topic,
+                      int (*step)(struct dlxd_client *client))
+{
+    (void)snprintf(client->request.topic, sizeof client->request.topic, "%s", topic);
+    return dlxd_request_begin(client, serial, step);
+}
+
 int dlxd_handle_retained_drop(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
-    (void)snprintf(client->request.topic, sizeof client->request.topic, "%s",
-                   packet->retained_drop->topic);
-    return dlxd_request_begin(client, packet->serial, drop_some);
+    return begin_drop(client, packet->serial, packet->retained_drop->topic, drop_some);
+}
+
+int dlxd_handle_groups_drop(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    return begin_drop(client, packet->serial, packet->groups_drop->topic, drop_some_queues);
 }
 
 int dlxd_handle_arena_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet)

@@ -5,8 +5,24 @@
 #include "daemon/objects/delivery.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/offer.h"
+#include "daemon/objects/registry.h"
 #include "daemon/objects/subscription.h"
 #include "daemon/protocol/handler.h"
+#include <stdio.h>
+
+/* The minor version since which clients know groups of workers. */
+#define GROUPS_SINCE 8U
+
+/* Replies are for their caller, who subscribes before anybody else knows the name. */
+static int check_inbox(const struct dlxd_client *client, const char *inbox)
+{
+    struct dlxd_topic *topic = dlxd_registry_find(&client->broker->registry, inbox);
+    if (topic)
+        dlx_for_each (it, &topic->subscriptions)
+            if (dlxd_container_of(it, struct dlxd_subscription, by_topic)->client != client)
+                return dlx__fail(DLX_E_ACCESS, "this inbox belongs to another client");
+    return 0;
+}
 
 /* A pattern is checked for each publisher when it is offered. */
 static int check_access(const struct dlxd_client *client, const Dlx__Wire__Subscribe *request)
@@ -14,8 +30,10 @@ static int check_access(const struct dlxd_client *client, const Dlx__Wire__Subsc
     const struct dlxd_policy *policy = &client->broker->policy;
     if (dlx__is_pattern(request->topic))
         return 0;
+    if (dlx__is_inbox(request->topic))
+        return check_inbox(client, request->topic);
     int r = dlxd_policy_check(policy, client->principal, DLXD_MAY_SUBSCRIBE, request->topic);
-    if (r == 0 && request->reliable)
+    if (r == 0 && (request->reliable || *request->group))
         r = dlxd_policy_check(policy, client->principal, DLXD_MAY_BLOCK, request->topic);
     return r;
 }
@@ -48,14 +66,19 @@ int dlxd_handle_subscribe(struct dlxd_client *client, const Dlx__Wire__Packet *p
 {
     const Dlx__Wire__Subscribe *subscribe = packet->subscribe;
     struct dlxd_request *request = &client->request;
-    const struct dlxd_subscription_config config = {
+    struct dlxd_subscription_config config = {
         .mode = subscribe->mode,
         .history = subscribe->history,
         .max_held = subscribe->max_held,
         .n_spares = subscribe->n_spares,
         .reliable = subscribe->reliable,
+        .lease_ns = subscribe->lease_ns,
+        .max_attempts = subscribe->max_attempts,
     };
+    (void)snprintf(config.group, sizeof config.group, "%s", subscribe->group);
     struct dlxd_subscription *subscription;
+    if (*subscribe->group && dlxd_field_is_newer(client, "Subscribe with `group`", GROUPS_SINCE))
+        return 0;
     int r = check_access(client, subscribe);
     if (r == 0)
         r = dlxd_subscription_new(&subscription, client, subscribe->topic, &config, &request->fd);

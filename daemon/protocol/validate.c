@@ -27,10 +27,33 @@ int dlxd_validate_hello(const Dlx__Wire__Packet *packet)
     return 0;
 }
 
+static int check_group_name(const char *what, const char *topic, const char *name)
+{
+    int r = dlx__group_check(name);
+    return r < 0 ? dlx__fail_prefix(r, "%s %s", what, topic) : 0;
+}
+
+static int check_declared(const Dlx__Wire__PublisherNew *body)
+{
+    if (body->n_groups > DLX_SHM_GROUPS_MAX)
+        return dlx__fail(DLX_E_INVALID, "publisher of %s: %zu groups, must be at most %u",
+                         body->topic, body->n_groups, DLX_SHM_GROUPS_MAX);
+    for (size_t i = 0; i < body->n_groups; i++) {
+        int r = check_group_name("publisher of", body->topic, body->groups[i]);
+        if (r < 0)
+            return r;
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(body->groups[k], body->groups[i]) == 0)
+                return dlx__fail(DLX_E_INVALID, "publisher of %s: group %s is declared twice",
+                                 body->topic, body->groups[i]);
+    }
+    return 0;
+}
+
 int dlxd_validate_publisher_new(const Dlx__Wire__Packet *packet)
 {
     const Dlx__Wire__PublisherNew *body = packet->publisher_new;
-    int r = dlx__topic_check(body->topic);
+    int r = dlx__topic_check_any(body->topic);
     if (r < 0)
         return r;
     if (body->history < 1 || body->history > DLX_SHM_HISTORY_MAX)
@@ -60,12 +83,17 @@ int dlxd_validate_publisher_new(const Dlx__Wire__Packet *packet)
     if (body->max_held > DLX_SHM_HELD_MAX)
         return dlx__fail(DLX_E_INVALID, "publisher of %s: max_held %u must be at most %u",
                          body->topic, body->max_held, DLX_SHM_HELD_MAX);
-    return 0;
+    return check_declared(body);
 }
 
 int dlxd_validate_retained_drop(const Dlx__Wire__Packet *packet)
 {
     return dlx__topic_check(packet->retained_drop->topic);
+}
+
+int dlxd_validate_groups_drop(const Dlx__Wire__Packet *packet)
+{
+    return dlx__topic_check(packet->groups_drop->topic);
 }
 
 int dlxd_validate_arena_new(const Dlx__Wire__Packet *packet)
@@ -80,10 +108,39 @@ int dlxd_validate_arena_new(const Dlx__Wire__Packet *packet)
     return 0;
 }
 
+static int check_worker(const Dlx__Wire__Subscribe *body)
+{
+    if (!*body->group)
+        return 0;
+    int r = check_group_name("subscription to", body->topic, body->group);
+    if (r < 0)
+        return r;
+    if (body->mode == 1)
+        return dlx__fail(DLX_E_INVALID,
+                         "subscription to %s: mode latest skips messages, so it cannot be in group "
+                         "%s, whose workers do all",
+                         body->topic, body->group);
+    if (body->history > 0)
+        return dlx__fail(DLX_E_INVALID,
+                         "subscription to %s: group %s gets what is published from now on, so "
+                         "history %u must be 0",
+                         body->topic, body->group, body->history);
+    if (body->lease_ns > INT64_MAX)
+        return dlx__fail(DLX_E_INVALID,
+                         "subscription to %s: lease of %" PRIu64 " ns of group %s must be at most "
+                         "2^63 - 1",
+                         body->topic, body->lease_ns, body->group);
+    if (body->max_attempts < 1 || body->max_attempts > DLX_SHM_ATTEMPTS_MAX)
+        return dlx__fail(DLX_E_INVALID,
+                         "subscription to %s: %u attempts of group %s must be 1 to %u", body->topic,
+                         body->max_attempts, body->group, DLX_SHM_ATTEMPTS_MAX);
+    return 0;
+}
+
 int dlxd_validate_subscribe(const Dlx__Wire__Packet *packet)
 {
     const Dlx__Wire__Subscribe *body = packet->subscribe;
-    int r = dlx__pattern_check(body->topic);
+    int r = dlx__is_inbox(body->topic) ? 0 : dlx__pattern_check(body->topic);
     if (r < 0)
         return r;
     if (body->mode > 1)
@@ -102,16 +159,23 @@ int dlxd_validate_subscribe(const Dlx__Wire__Packet *packet)
     if (body->n_spares > SPARES_MAX)
         return dlx__fail(DLX_E_INVALID, "subscription to %s: %u spare links must be at most %u",
                          body->topic, body->n_spares, SPARES_MAX);
-    return 0;
+    return check_worker(body);
+}
+
+static int check_list(const char *topic, const char *after_topic)
+{
+    int r = *topic ? dlx__pattern_check(topic) : 0;
+    return r == 0 && *after_topic ? dlx__topic_check(after_topic) : r;
 }
 
 int dlxd_validate_list_publishers(const Dlx__Wire__Packet *packet)
 {
-    const Dlx__Wire__ListPublishers *body = packet->list_publishers;
-    int r = *body->topic ? dlx__pattern_check(body->topic) : 0;
-    if (r == 0 && *body->after_topic)
-        r = dlx__topic_check(body->after_topic);
-    return r;
+    return check_list(packet->list_publishers->topic, packet->list_publishers->after_topic);
+}
+
+int dlxd_validate_list_groups(const Dlx__Wire__Packet *packet)
+{
+    return check_list(packet->list_groups->topic, packet->list_groups->after_topic);
 }
 
 int dlxd_validate_gpu_allocate(const Dlx__Wire__Packet *packet)

@@ -139,6 +139,25 @@ static int rule_add_socket(struct dlxd_rule *rule, const char *word)
     return r < 0 ? r : dlxd_rule_add_socket(rule, word);
 }
 
+/* A user, and then the socket by which its processes connect. */
+static int rule_add_workers(struct dlxd_rule *rule, const char *word)
+{
+    if (!rule->has_workers) {
+        int r = dlxd_config_parse_user(word, &rule->workers);
+        rule->has_workers = r == 0;
+        return r;
+    }
+    if (*rule->workers_socket)
+        return dlx__fail(DLX_E_INVALID,
+                         "'%.80s' is one word too many: workers are one user, and one socket by "
+                         "which it connects",
+                         word);
+    int r = dlxd_check_name("socket", word);
+    if (r == 0)
+        (void)snprintf(rule->workers_socket, sizeof rule->workers_socket, "%s", word);
+    return r;
+}
+
 static int add_verb(uint32_t *verbs, uint32_t others, uint32_t all, const char *word)
 {
     uint32_t found = strcmp(word, "all") == 0 ? all : 0;
@@ -169,8 +188,9 @@ static const struct list {
     const char *key;
     int (*add)(struct dlxd_rule *rule, const char *word);
 } lists[] = {
-    {"users", rule_add_user},   {"groups", rule_add_group}, {"sockets", rule_add_socket},
-    {"topics", rule_add_topic}, {"allow", rule_allow},      {"deny", rule_deny},
+    {"users", rule_add_user},      {"groups", rule_add_group}, {"sockets", rule_add_socket},
+    {"topics", rule_add_topic},    {"allow", rule_allow},      {"deny", rule_deny},
+    {"workers", rule_add_workers},
 };
 
 static size_t n_words_of(const struct dlxd_rule *rule)
@@ -189,7 +209,9 @@ static int set_in_rule(struct reader *reader, const char *name, const char *key,
         list = strcmp(key, lists[i].key) == 0 ? &lists[i] : NULL;
     if (!list)
         return dlx__fail(DLX_E_INVALID,
-                         "a rule has no '%.80s': users, groups, sockets, topics, allow, deny", key);
+                         "a rule has no '%.80s': users, groups, sockets, topics, allow, deny, "
+                         "workers",
+                         key);
     dlx_cleanup(dlx__freep) char *words = strdup(value);
     if (!words)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory");
@@ -208,15 +230,37 @@ static int set_in_rule(struct reader *reader, const char *name, const char *key,
     return r;
 }
 
+static bool socket_is_there(const struct dlxd_config *config, const char *name)
+{
+    return dlxd_socket_is_main(name) || dlxd_config_find_socket(config, name);
+}
+
+static int fail_socket(const struct dlxd_rule *rule, const char *name)
+{
+    return dlx__fail(DLX_E_INVALID,
+                     "%s: rule \"%s\" is about a socket '%s': there is no [socket %s]", rule->place,
+                     rule->name, name, name);
+}
+
 static int check_sockets(const struct dlxd_config *config, const struct dlxd_rule *rule)
 {
     for (size_t i = 0; i < rule->n_sockets; i++)
-        if (strcmp(rule->sockets[i], "*") != 0 && !dlxd_socket_is_main(rule->sockets[i]) &&
-            !dlxd_config_find_socket(config, rule->sockets[i]))
-            return dlx__fail(DLX_E_INVALID,
-                             "%s: rule \"%s\" is about a socket '%s': there is no [socket %s]",
-                             rule->place, rule->name, rule->sockets[i], rule->sockets[i]);
+        if (strcmp(rule->sockets[i], "*") != 0 && !socket_is_there(config, rule->sockets[i]))
+            return fail_socket(rule, rule->sockets[i]);
+    if (*rule->workers_socket && !socket_is_there(config, rule->workers_socket))
+        return fail_socket(rule, rule->workers_socket);
     return 0;
+}
+
+/* Only who may publish has groups. */
+static int check_workers(const struct dlxd_rule *rule)
+{
+    if (!rule->has_workers || rule->allow & DLXD_VERB(DLXD_MAY_PUBLISH))
+        return 0;
+    return dlx__fail(DLX_E_INVALID,
+                     "%s: rule \"%s\" says who the workers of publishers are, and lets nobody "
+                     "publish: it needs allow = publish",
+                     rule->place, rule->name);
 }
 
 static int check_rule(const struct dlxd_config *config, const struct dlxd_rule *rule)
@@ -231,7 +275,8 @@ static int check_rule(const struct dlxd_config *config, const struct dlxd_rule *
         return dlx__fail(DLX_E_INVALID,
                          "%s: rule \"%s\" is about no topics: it needs topics, such as **",
                          rule->place, rule->name);
-    return check_sockets(config, rule);
+    int r = check_workers(rule);
+    return r < 0 ? r : check_sockets(config, rule);
 }
 
 /* ---- [socket NAME] --------------------------------------------------------------------------- */

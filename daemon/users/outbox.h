@@ -70,8 +70,8 @@ struct dlxd_flight {
     struct dlxd_list of_arena;
 };
 
-/* The most descriptors in one packet: LinkAdded and the reply to PublisherNew have this many. */
-#define DLXD_FLIGHT_FDS_MOST 3U
+/* The most descriptors in one packet: LinkOpen of a worker of a group has this many. */
+#define DLXD_FLIGHT_FDS_MOST 5U
 
 /* Returns NULL if out of memory, with the thread's message set. Takes the fd on success. */
 struct dlxd_outbox *dlxd_outbox_new(struct dlxd_workers *workers, int take_fd);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/users/policy.h"
 #include "common/error.h"
+#include "common/topic.h"
 #include "daemon/base/log.h"
 #include <fcntl.h>
 #include <stdio.h>
@@ -129,6 +130,8 @@ int dlxd_policy_admit(const struct dlxd_policy *policy, const struct dlxd_princi
 bool dlxd_policy_may(const struct dlxd_policy *policy, const struct dlxd_principal *who,
                      enum dlxd_verb verb, const char *topic)
 {
+    if (dlx__is_inbox(topic)) /* to know its name is the right to it */
+        return verb == DLXD_MAY_PUBLISH || verb == DLXD_MAY_SUBSCRIBE;
     return policy->may ? policy->may(policy, who, verb, topic)
                        : is_allowed(policy, who, verb, topic);
 }
@@ -163,6 +166,18 @@ int dlxd_policy_check(const struct dlxd_policy *policy, const struct dlxd_princi
         "%s may not %s %s: no rule of dlpackd.conf allows it, dlpackd's log says which "
         "decides",
         dlxd_principal_text(who->uid, who->socket, whose), verb_texts[verb], topic);
+}
+
+int dlxd_policy_workers(const struct dlxd_policy *policy, const struct dlxd_principal *who,
+                        const char *topic, struct dlxd_principal **ret)
+{
+    const struct dlxd_rule *rule =
+        dlxd_rules_find(policy->borrow_rules, who, DLXD_MAY_PUBLISH, topic);
+    *ret = NULL;
+    if (!rule || !rule->has_workers)
+        return 0;
+    return dlxd_principal_new_former(
+        ret, rule->workers, *rule->workers_socket ? rule->workers_socket : DLXD_SOCKET_MAIN);
 }
 
 /* Has this user a rule for GPU memory? Being a superuser does not count, because the rule says whom

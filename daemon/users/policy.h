@@ -33,6 +33,11 @@ bool dlxd_policy_may(const struct dlxd_policy *policy, const struct dlxd_princip
 int dlxd_policy_check(const struct dlxd_policy *policy, const struct dlxd_principal *who,
                       enum dlxd_verb verb, const char *topic);
 
+/* Does the rule by which `who` publishes on the topic say whose processes its workers are?
+ * If so, `ret` is a principal, which the caller owns; else NULL. Returns 0, DLX_E_NO_MEMORY. */
+int dlxd_policy_workers(const struct dlxd_policy *policy, const struct dlxd_principal *who,
+                        const char *topic, struct dlxd_principal **ret);
+
 /*
  * May `reader` receive descriptors of GPU memory that a publisher of `whose` made? Such a
  * descriptor can block its holder and lets the holder write to the memory. So only the same user

@@ -12,7 +12,7 @@ enum dlxd_verb {
     DLXD_MAY_PUBLISH,
     DLXD_MAY_SUBSCRIBE,
     DLXD_MAY_OBSERVE, /* see publishers and links in lists */
-    DLXD_MAY_BLOCK,   /* make publishers wait: use a reliable subscription */
+    DLXD_MAY_BLOCK,   /* make publishers wait: use a reliable subscription, or be in a group */
     DLXD_MAY_DROP,    /* drop what others retain; every user may drop its own */
     /* Exchange descriptors of GPU memory with other users who have this right: a holder of one can
      * block the others and write to the memory. */
@@ -46,6 +46,10 @@ struct dlxd_rule {
     size_t n_sockets;
     uint32_t allow; /* DLXD_VERB() bits, disjoint from `deny` */
     uint32_t deny;
+    /* Whose processes the workers of groups are, of publishers that this rule lets publish. */
+    bool has_workers;
+    uid_t workers;
+    char workers_socket[DLXD_SOCKET_NAME_SIZE]; /* on which they connect; "": the main one */
 };
 
 /* All zero: there are none. */

@@ -216,10 +216,15 @@ DLX_API struct dlx_client *dlx_client_unref(struct dlx_client *c);
 
 /** What a publisher does when a subscriber is too far behind. */
 enum dlx_on_full {
-    DLX_ON_FULL_DROP = 0, /**< drop the oldest message beyond `history`, and never wait */
-    /** Wait until reliable subscribers have taken it, for at most `timeout_ns` of struct
-     *  dlx_publish_args. If that is 0, as by default, dlx_publish() fails with DLX_E_FULL. */
+    /** As DLX_ON_FULL_DROP; with `groups`, as DLX_ON_FULL_BLOCK, and a `timeout_ns` of 0 waits
+     *  without a limit. */
+    DLX_ON_FULL_DEFAULT = 0,
+    /** Wait until reliable subscribers have taken it, and groups have done it, for at most
+     *  `timeout_ns` of struct dlx_publish_args. If that is 0, as by default, dlx_publish() fails
+     *  with DLX_E_FULL. */
     DLX_ON_FULL_BLOCK = 1,
+    DLX_ON_FULL_DROP = 2, /**< drop the oldest message beyond `history`, and never wait */
+    DLX_ON_FULL_FAIL = 3, /**< as DLX_ON_FULL_BLOCK, but never wait: DLX_E_FULL */
 };
 
 struct dlx_publisher_args {
@@ -247,8 +252,9 @@ struct dlx_publisher_args {
      * dlx_drop_retained(); for `retain_for_ns`; or until the daemon ends.
      */
     uint32_t retain;
-    /** How long the daemon keeps them after the publisher is gone. 0 and DLX_FOREVER: without a
-     *  limit. DLX_RETAIN_LATCHED: not at all, so subscriptions get them only while it is there. */
+    /** How long the daemon keeps them after the publisher is gone, and what its `groups` have not
+     *  done. 0 and DLX_FOREVER: without a limit. DLX_RETAIN_LATCHED: not at all, so subscriptions,
+     *  and workers, get them only while it is there. */
     int64_t retain_for_ns;
     /**
      * How many messages one subscriber may hold at once, 1 to 4096. 0: as many as it asks for, at
@@ -266,6 +272,15 @@ struct dlx_publisher_args {
      *  dlx_publish() waits for its timeout_ns, whatever `on_full` says, and then fails with
      *  DLX_E_TIMEOUT. 0: a message may reach nobody, as `n_subscribers` of its report then says. */
     uint32_t min_subscribers;
+    /** Names of groups of workers for which messages are kept, also while there is no worker:
+     *  <dlx/queue.h>. `n_groups` of them, at most 16; borrowed for the call. The default of `depth`
+     *  is 64 then. */
+    const char *const *groups;
+    uint32_t n_groups;
+    /** How many bytes of payload may wait for reliable subscribers and groups, beside `depth`. A
+     *  publisher that blocks waits while as many do, so it can exceed this by less than one
+     *  message. 0: no limit but the user's quota. */
+    uint64_t max_queued_bytes;
 };
 #define DLX_RETAIN_LATCHED INT64_C(-2) /**< for `retain_for_ns` of struct dlx_publisher_args */
 
@@ -515,11 +530,11 @@ DLX_API int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, 
  * Gets a file descriptor for poll(2), epoll, libuv or asyncio. Owned by the publisher: do not read,
  * write or close it.
  *
- * Publish with a timeout of 0 until the call fails with DLX_E_FULL or DLX_E_TIMEOUT, then poll. The
- * descriptor becomes readable when the same call may succeed. This holds for dlx_publish(),
- * dlx_publish_n(), dlx_publish_set() and dlx_publisher_wait(), from the first call of this function
- * on. It is readable at first, and sometimes without a reason. A failure costs some system calls
- * per link.
+ * Publish with a timeout of 0 until the call fails with DLX_E_FULL or DLX_E_TIMEOUT, then poll. (A
+ * publisher with groups says DLX_ON_FULL_FAIL for that.) The descriptor becomes readable when the
+ * same call may succeed. This holds for dlx_publish(), dlx_publish_n(), dlx_publish_set(),
+ * dlx_publisher_wait() and dlx_publisher_drain(), from the first call of this function on. It is
+ * readable at first, and sometimes without a reason. A failure costs some system calls per link.
  *
  * It also becomes readable when the daemon is lost. Without a daemon it still reports room in the
  * ring. But no event announces a new daemon, which a call that waits for subscribers needs: for
@@ -579,6 +594,20 @@ struct dlx_subscribe_args {
      *  CUDA loads kernels with their first launch (CUDA_MODULE_LOADING is not EAGER), which may
      *  wait for the publisher, too. False: the CPU waits there, and `gpu_waits` counts it. */
     bool kernels_loaded;
+    /** The name of a group, 1 to 63 bytes of [A-Za-z0-9_.-]: its subscriptions are workers that
+     *  share the messages of each publisher (<dlx/queue.h>). `mode` is DLX_MODE_ALL then, `history`
+     *  0, and `max_held` counts messages that are neither done nor given back, 1 by default. NULL:
+     *  none. Borrowed for the call. */
+    const char *group;
+    /** A worker that has neither done nor renewed a message for so long loses it to another one.
+     *  The same for all workers of the group. 0: a worker keeps it as long as its process lives. */
+    int64_t lease_ns;
+    /** A message that was delivered so often and not done becomes a dead letter, 1 to 60. The same
+     *  for all workers of the group. 0: 5. */
+    uint32_t max_attempts;
+    /** Topic on which this worker publishes a copy of each dead letter that it finds. NULL: none.
+     *  Borrowed for the call. */
+    const char *dead_letters;
 };
 #define DLX_PUBLISHERS_ANY UINT32_MAX  /**< for `n_publishers`: dlx_take() never ends */
 #define DLX_HISTORY_NONE   UINT32_MAX  /**< for `history`: no earlier message, even if retained */
@@ -687,11 +716,13 @@ DLX_API int dlx_drop_retained(struct dlx_client *c, const char *topic);
 }
 #endif
 
+#include <dlx/call.h>
 #include <dlx/dtype.h>
 #include <dlx/event.h>
 #include <dlx/gpu.h>
 #include <dlx/info.h>
 #include <dlx/message.h>
+#include <dlx/queue.h>
 #include <dlx/stats.h>
 
 #endif

@@ -40,7 +40,9 @@
     X(SYSTEM, -25, "system call failed")                                                           \
     X(WOULD_COPY, -26, "publishing would copy the tensor")                                         \
     X(INTERRUPTED, -27, "the wait was interrupted")                                                \
-    X(QOS, -28, "the publisher does not offer what the subscriber asks for")
+    X(QOS, -28, "the publisher does not offer what the subscriber asks for")                       \
+    X(WORKER_GONE, -29, "the worker that had the request is gone")                                 \
+    X(CALL_FAILED, -30, "the worker answered with an error")
 
 enum dlx_error {
     DLX_OK = 0,

@@ -41,6 +41,9 @@ enum dlx_event_kind {
     /** For a subscription, once: dlx_message_tensor_on() waited itself, since its stream could not
      *  wait for a publisher. `reason` says why, and what to do; `gpu_waits` counts all waits. */
     DLX_EVENT_CPU_WAITED = 8,
+    /** For a worker of a group, which found a message that was given back too often: `reason` has
+     *  its number, its attempts, and what became of it. */
+    DLX_EVENT_DEAD_LETTER = 9,
 };
 
 #define DLX_EVENT_REASON_SIZE 96

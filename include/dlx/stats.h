@@ -27,6 +27,10 @@ struct dlx_publisher_stats {
     uint64_t cut; /**< links cut: they held more than their limit, or dlpackd disconnected them */
     uint64_t gpu_waits;       /**< waits of dlx_publish() and dlx_alloc() for a GPU */
     uint64_t gpu_arena_bytes; /**< GPU memory for dlx_alloc(), now */
+    /** Messages that nobody will do: they were not done when the last worker of their group left,
+     *  which was not declared (`groups` of struct dlx_publisher_args), or there was no memory to
+     *  carry them to a restarted daemon. */
+    uint64_t undone;
 };
 
 /** Gets the counters of a publisher since it was made, also across restarts of the daemon. Returns
@@ -57,6 +61,10 @@ struct dlx_subscription_stats {
     /** False if the daemon has ended, as far as this subscription noticed, and it has not joined
      *  another one. */
     bool has_daemon;
+    uint32_t n_claimed;   /**< of a group: messages that are neither done nor given back, now */
+    uint64_t done;        /**< of a group: messages that were said to be done here */
+    uint64_t redelivered; /**< of a group: messages that were taken with an attempt above 1 */
+    uint64_t dead;        /**< of a group: dead letters that were found here */
 };
 
 /** Gets the counters of a subscription since it was made, also across restarts of the daemon. Reads

@@ -270,7 +270,7 @@ TEST(a_publisher_that_cannot_be)
         {{.depth = 4097}, "depth 4097 must be at most 4096"},
         {{.depth = UINT32_MAX}, "depth 4294967295"},
         {{.history = 2, .retain = 3}, "retain 3 must be at most the history, 2"},
-        {{.on_full = DLX_ON_FULL_BLOCK + 1}, "on_full 2 must be 0"},
+        {{.on_full = DLX_ON_FULL_FAIL + 1}, "on_full 4 is none of"},
         {{.max_held = 4097}, "test/a: max_held 4097 must be at most 4096"},
         {{.max_held = UINT32_MAX, .max_held_bytes = 1}, "max_held 4294967295"},
         {{.retain_for_ns = 1}, "retain_for_ns without messages to retain"},

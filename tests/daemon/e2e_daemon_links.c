@@ -424,3 +424,20 @@ int main(void)
     dlx_test_add_case(suite, older);
     return dlx_test_run(suite);
 }
+
+/* The caller has it before anybody knows the name; the daemon takes no second client's word. */
+TEST(an_inbox_is_of_the_client_that_subscribed_first)
+{
+    static const char inbox[] = "@00112233445566778899aabbccddeeff";
+    struct dlx_test_subscription sub = dlx_served_subscription(inbox);
+    auto_test_subscription again = dlx_served_subscription(inbox); /* of the same client */
+    auto_fd other = dlx_test_hello(&dlx_served, 1000);
+    Dlx__Wire__Subscribe request = DLX__WIRE__SUBSCRIBE__INIT;
+    request.topic = WIRE_TEXT(inbox);
+    request.max_held = 1;
+    contains(dlx_test_call_error(other, BODY(SUBSCRIBE), &request, DLX_E_ACCESS),
+             "belongs to another client");
+    auto_test_publisher pub;
+    dlx_test_publisher_new(&pub, other, inbox, 0); /* a worker: it is offered to the first one */
+    dlx_test_subscription_deinit(&sub);
+}

@@ -115,6 +115,78 @@ TEST_OF(rules, a_wait_does_not_name_subscribers_that_may_not_be_observed)
     ck_assert_int_eq(call_as(ALICE, wait_for_subscribers, "cam/front"), 0);
 }
 
+/* ---- groups of workers --------------------------------------------------------------------- */
+
+static int work_in(const char *group, const char *topic, const char *words)
+{
+    struct dlx_subscription *s = NULL;
+    int r = dlx_subscribe(dlx_test_stream_connect(), topic, SUBSCRIBE(.group = group), &s);
+    if (r < 0 && !strstr(dlx_errmsg(), words))
+        (void)fprintf(stderr, "%s\n", dlx_errmsg());
+    return r < 0 && !strstr(dlx_errmsg(), words) ? -200 : r;
+}
+
+/* Of a declared group. */
+static int work(const char *topic)
+{
+    return work_in("g", topic, "may not be a worker of ");
+}
+
+static int work_otherwise(const char *topic)
+{
+    return work_in("other", topic, "may not be a worker of a group of ");
+}
+
+static int work_without_right(const char *topic)
+{
+    return work_in("other", topic, "uid 64002 may not make publishers wait on ");
+}
+
+static int declare(const char *topic)
+{
+    struct dlx_publisher *p = NULL;
+    return dlx_publisher_new(dlx_test_stream_connect(), topic,
+                             PUBLISHER(.groups = (const char *const[]){"g"}, .n_groups = 1), &p);
+}
+
+static const char all_may[] = "[rule all]\nusers = *\ntopics = cam/*\nallow = all\n";
+
+TEST_OF(rules, workers_of_a_declared_group_are_of_the_user_of_its_publisher)
+{
+    dlx_configured_start(all_may);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(
+        c, "cam/a", PUBLISHER(.groups = (const char *const[]){"g"}, .n_groups = 1));
+    ck_assert_int_eq(call_as(0, work, "cam/a"), 0);
+    ck_assert_int_eq(call_as(BOB, work, "cam/a"), DLX_E_ACCESS);
+    ck_assert_int_eq(call_as(BOB, work_otherwise, "cam/a"), 0); /* a group of its own */
+}
+
+TEST_OF(rules, workers_need_the_right_to_make_publishers_wait)
+{
+    dlx_configured_start(cameras);
+    ck_assert_int_eq(call_as(BOB, work_without_right, "cam/front"), DLX_E_ACCESS);
+    auto_publisher *p = dlx_test_stream_new_publisher("cam/front", NULL);
+    ck_assert_int_eq(call_as(BOB, work_without_right, "cam/front"), DLX_E_ACCESS);
+}
+
+/* A service, whose callers are other users. */
+TEST_OF(rules, a_rule_says_of_which_user_the_workers_are)
+{
+    dlx_configured_start("[rule service]\nusers = *\ntopics = cam/*\n"
+                         "allow = publish subscribe block\nworkers = 64002\n");
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(
+        c, "cam/a", PUBLISHER(.groups = (const char *const[]){"g"}, .n_groups = 1));
+    ck_assert_int_eq(call_as(ALICE, declare, "cam/b"), 0);
+    ck_assert_int_eq(call_as(BOB, work, "cam/a"), 0);
+    ck_assert_int_eq(call_as(BOB, work_otherwise, "cam/a"), 0);
+    ck_assert_int_eq(call_as(ALICE, work, "cam/a"), DLX_E_ACCESS);
+    ck_assert_int_eq(call_as(0, work, "cam/a"), DLX_E_ACCESS);
+    ck_assert_int_eq(call_as(ALICE, work_otherwise, "cam/a"), DLX_E_ACCESS);
+    ck_assert_int_eq(call_as(ALICE, subscribe, "cam/a"), 0);
+}
+
 /* A user that takes or publishes, and reports the result by letters. */
 struct user {
     struct dlx_test_part peer;

@@ -22,7 +22,7 @@ static const struct {
     {"Ok", 0},
     {"Hello", 4},
     {"HelloReply", 5},
-    {"PublisherNew", 12},
+    {"PublisherNew", 13},
     {"PublisherNewReply", 4},
     {"PublisherReady", 1},
     {"PublisherClose", 1},
@@ -30,7 +30,7 @@ static const struct {
     {"ArenaNewReply", 3},
     {"ArenaReady", 2},
     {"ArenaDrop", 2},
-    {"Subscribe", 6},
+    {"Subscribe", 9},
     {"SubscribeReply", 2},
     {"SubscriptionClose", 1},
     {"ListPublishers", 5},
@@ -53,16 +53,20 @@ static const struct {
     {"QuotaEntry", 3},
     {"FormerNew", 2},
     {"FormerNewReply", 1},
-    {"LinkAdded", 10},
+    {"LinkAdded", 12},
     {"LinkCut", 2},
     {"FormerReady", 2},
     {"GpuAllocate", 5},
     {"GpuFree", 2},
     {"GpuServe", 1},
     {"GpuMemory", 2},
+    {"ListGroups", 4},
+    {"GroupList", 2},
+    {"GroupEntry", 18},
+    {"ListClaims", 3},
     {"LinkOffer", 8},
     {"LinkReady", 2},
-    {"LinkOpen", 17},
+    {"LinkOpen", 20},
     {"ArenaAdded", 3},
     {"ArenaDropped", 2},
     {"PublisherGone", 1},
@@ -70,6 +74,9 @@ static const struct {
     {"Ack", 1},
     {"LinkClose", 1},
     {"SpareSealed", 1},
+    {"ClaimList", 2},
+    {"ClaimEntry", 7},
+    {"GroupsDrop", 1},
 };
 
 /* The fields that came after minor version 0, in answers. Numbers: 0 where they are not sent. The
@@ -293,6 +300,36 @@ TEST(an_older_client_may_not_ask_for_publishers_that_have_gone)
              "is of protocol 2.7, and this connection speaks 2.6");
 }
 
+/* Requests, and fields of others, of version 8. */
+static void ask_about_groups(int fd, int which)
+{
+    char *names[] = {WIRE_TEXT("g")};
+    Dlx__Wire__PublisherNew publisher = dlx_test_publisher_request("t");
+    publisher.groups = names;
+    publisher.n_groups = 1;
+    if (which == 0)
+        dlx_test_send(fd, BODY(PUBLISHER_NEW), &publisher, 2);
+    else if (which == 1)
+        dlx_test_send(fd, BODY(SUBSCRIBE),
+                      WIRE(subscribe, .topic = WIRE_TEXT("t"), .max_held = 1,
+                           .group = WIRE_TEXT("g"), .max_attempts = 5),
+                      2);
+    else if (which == 2)
+        dlx_test_send(fd, BODY(LIST_GROUPS), WIRE(list_groups, .topic = WIRE_TEXT("t")), 2);
+    else if (which == 3)
+        dlx_test_send(fd, BODY(LIST_CLAIMS), WIRE(list_claims, .publisher = 1), 2);
+    else
+        dlx_test_send(fd, BODY(GROUPS_DROP), WIRE(groups_drop, .topic = WIRE_TEXT("t")), 2);
+}
+
+LOOP_TEST(an_older_client_may_not_use_groups_of_workers, 0, 5)
+{
+    int fd = connect_as(7);
+    ask_about_groups(fd, _i);
+    contains(dlx_test_disconnected(fd, DLX_E_PROTOCOL),
+             "is of protocol 2.8, and this connection speaks 2.7");
+}
+
 LOOP_TEST(a_newer_client_may_say_more_in_hello, 0, DLX_ARRAY_SIZE(minors))
 {
     int fd = dlx_test_connect(&dlx_test_stream_daemon);
@@ -454,7 +491,56 @@ TEST(an_older_daemon_is_not_asked_for_quotas)
 {
     int n = 0;
     fails(ask_stand_in(4, 4, false, list_quotas, &n), DLX_E_VERSION,
-          "speaks protocol 2.4; quotas are told since 2.5");
+          "speaks protocol 2.4; a list of quotas needs 2.5: update dlpackd");
+    ck_assert_int_eq(n, 0);
+}
+
+static int add_group(const struct dlx_group_info *info, void *userdata)
+{
+    (void)info;
+    ++*(int *)userdata;
+    return 0;
+}
+
+static int list_groups(struct dlx_client *c, void *n)
+{
+    return dlx_list_groups(c, NULL, add_group, n);
+}
+
+static int drop_queue(struct dlx_client *c, void *unused)
+{
+    (void)unused;
+    return dlx_drop_queue(c, "work");
+}
+
+static int join_group(struct dlx_client *c, void *unused)
+{
+    struct dlx_subscription *s = NULL;
+    (void)unused;
+    int r = dlx_subscribe(c, "work", SUBSCRIBE(.group = "g"), &s);
+    dlx_subscription_unref(s);
+    return r;
+}
+
+static int declare_group(struct dlx_client *c, void *unused)
+{
+    struct dlx_publisher *p = NULL;
+    (void)unused;
+    int r = dlx_publisher_new(c, "work",
+                              PUBLISHER(.groups = (const char *const[]){"g"}, .n_groups = 1), &p);
+    dlx_publisher_unref(p);
+    return r;
+}
+
+LOOP_TEST(an_older_daemon_is_not_asked_for_work_queues, 0, 4)
+{
+    int (*const calls[])(struct dlx_client * c, void *userdata) = {list_groups, drop_queue,
+                                                                   join_group, declare_group};
+    const char *what = _i < 2 ? "a request about work queues" : "a work queue (`group`, `groups`)";
+    char words[160];
+    int n = 0;
+    (void)snprintf(words, sizeof words, "speaks protocol 2.7; %s needs 2.8: update dlpackd", what);
+    fails(ask_stand_in(7, 7, false, calls[_i], &n), DLX_E_VERSION, words);
     ck_assert_int_eq(n, 0);
 }
 
@@ -504,7 +590,7 @@ TEST(an_older_daemon_is_not_asked_for_publishers_that_have_gone)
 {
     struct dlx_publisher_info info;
     fails(ask_stand_in(6, 6, false, list_gone, &info), DLX_E_VERSION,
-          "speaks protocol 2.6; publishers that have gone are told since 2.7");
+          "speaks protocol 2.6; a list of publishers that have gone needs 2.7: update dlpackd");
 }
 
 static int must_not_be_called(struct dlx_client *c, void *userdata)

@@ -2,6 +2,7 @@
 /* dlpackd.conf: what is read, what is refused and with which words, and which rule decides. */
 #include "common/memory.h"
 #include "daemon/server/config.h"
+#include "daemon/users/policy.h"
 #include "tests/harness/daemon.h"
 #include "tests/harness/file.h"
 #include "tests/harness/run.h"
@@ -187,7 +188,17 @@ static const struct {
     {"[daemon]\nfd-store\n", ":2: neither '[section]' nor 'key = value', nor a comment (#)"},
     {"[daemon\n", ":1: neither '[section]'"},
     {"[rule a]\nuser = root\n",
-     ":2: a rule has no 'user': users, groups, sockets, topics, allow, deny"},
+     ":2: a rule has no 'user': users, groups, sockets, topics, allow, deny, workers"},
+    {"[rule a]\nusers = root\ntopics = x\nallow = all\nworkers = no/such\n",
+     ":5: there is no user 'no/such'"},
+    {"[rule a]\nusers = root\ntopics = x\nallow = all\nworkers = 5 a b\n",
+     ":5: 'b' is one word too many: workers are one user, and one socket by which it connects"},
+    {"[rule a]\nusers = root\ntopics = x\nallow = all\nworkers = 5 /x\n",
+     ":5: '/x' is no name of a socket"},
+    {"[rule a]\nusers = root\ntopics = x\nallow = all\nworkers = 5 pods\n",
+     ":2: rule \"a\" is about a socket 'pods': there is no [socket pods]"},
+    {"[rule a]\nusers = root\ntopics = x\nallow = subscribe\nworkers = 5\n",
+     ":2: rule \"a\" says who the workers of publishers are, and lets nobody publish"},
     {"[rule a]\nusers = root no/such\n", ":2: there is no user 'no/such'"},
     {"[rule a]\nusers = 65534\n", ":2: uid 65534 stands for users without a number"},
     {"[rule a]\ngroups = no/such\n", ":2: there is no group 'no/such': make it with groupadd(8)"},
@@ -234,6 +245,37 @@ LOOP_TEST(an_error_in_a_configuration_is_named_with_its_line, 0, DLX_ARRAY_SIZE(
     fails(read_text(bad[_i].text), DLX_E_INVALID, bad[_i].words);
     ck_assert_uint_eq(config.rules.n, 0);
     ck_assert_ptr_null(config.socket);
+}
+
+/* The user by the main socket, unless another one is named; of the rule that lets publish. */
+TEST(a_rule_may_say_who_the_workers_of_its_publishers_are)
+{
+    ok(read_text("[socket pods]\npath = /run/p\n"
+                 "[rule a]\nusers = *\ntopics = a\nallow = subscribe\n"
+                 "[rule b]\nusers = *\ntopics = a\nallow = publish\nworkers = 7\n"
+                 "[rule c]\nusers = *\nsockets = pods\ntopics = **\nallow = all\n"
+                 "workers = 8 pods\n"
+                 "[rule d]\nusers = *\ntopics = **\nallow = publish\n"));
+    static const struct {
+        const char *socket, *topic, *by;
+        uid_t uid;
+    } all[] = {{DLXD_SOCKET_MAIN, "a", DLXD_SOCKET_MAIN, 7},
+               {"pods", "a", "pods", 8},
+               {"pods", "b", "pods", 8},
+               {DLXD_SOCKET_MAIN, "b", NULL, 0}};
+    const struct dlxd_policy policy = {.uid = 1, .borrow_rules = &config.rules};
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
+        struct dlxd_principal who = {.uid = 5}, *workers = NULL;
+        (void)snprintf(who.socket, sizeof who.socket, "%s", all[i].socket);
+        ok(dlxd_policy_workers(&policy, &who, all[i].topic, &workers));
+        ck_assert_int_eq(workers != NULL, all[i].by != NULL);
+        if (!workers)
+            continue;
+        ck_assert_uint_eq(workers->uid, all[i].uid);
+        ck_assert_str_eq(workers->socket, all[i].by);
+        dlxd_principal_unref(workers);
+    }
+    dlxd_config_deinit(&config);
 }
 
 TEST(a_rule_may_be_about_some_sockets)

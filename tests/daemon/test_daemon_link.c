@@ -68,11 +68,12 @@ TEST(subscriber_that_stands_still_costs_nothing_more)
 TEST(a_link_waits_while_its_user_has_too_many_descriptors_in_flight)
 {
     int link_sock = begin_joining(client);
-    dlx_scene.broker.users.all_in_flight_max = 3; /* those of LinkAdded: something must be left */
+    dlx_scene.broker.users.all_in_flight_max =
+        5; /* of a worker's LinkOpen: something must be left */
     dlx_test_broker_run(&dlx_scene);
     ck_assert_ptr_null(dlx_scene_receive(link_sock));
     ck_assert_int_eq(subscription->state, DLXD_SUBSCRIPTION_STUCK);
-    dlx_scene.broker.users.all_in_flight_max = 8;
+    dlx_scene.broker.users.all_in_flight_max = 12;
     expect_open();
 }
 

@@ -221,6 +221,33 @@ TEST(lists_show_only_what_may_be_observed)
                          "there is no publisher");
 }
 
+static bool deny_all(const struct dlxd_policy *policy, const struct dlxd_principal *who,
+                     enum dlxd_verb verb, const char *topic)
+{
+    (void)policy, (void)who, (void)verb, (void)topic;
+    return false;
+}
+
+/* To know the name of an inbox is the right to it; and no list tells the name. */
+TEST(no_rule_is_about_an_inbox)
+{
+    static const char inbox[] = "@00112233445566778899aabbccddeeff";
+    dlx_scene.broker.policy.may = deny_all;
+    (void)subscribe(inbox, false);
+    Dlx__Wire__PublisherNew body = dlx_scene_publisher_new(inbox);
+    (void)dlx_scene_call_gets(client, &body, BODY(PUBLISHER_NEW_REPLY));
+    dlx_scene.broker.policy.may = NULL; /* a superuser */
+    uint64_t id = dlxd_publisher_id(publish(inbox, 0, 0));
+    ck_assert_uint_eq(subscribe("**", false)->n_offers, 0);
+    ck_assert_uint_eq(dlx_scene_call_gets(client, WIRE(list_publishers), BODY(PUBLISHER_LIST))
+                          ->publisher_list->n_entries,
+                      0);
+    dlx_scene_call_fails(client, WIRE(list_links, .publisher = id), DLX_E_NOT_FOUND,
+                         "there is no publisher");
+    dlx_scene_call_fails(client, WIRE(list_publishers, .topic = WIRE_TEXT(inbox)), DLX_E_TOPIC,
+                         "'@'");
+}
+
 TEST(a_drop_that_the_rules_deny_is_refused_but_for_own_messages)
 {
     Dlx__Wire__RetainedDrop *drop = WIRE(retained_drop, .topic = WIRE_TEXT("a/b"));

@@ -61,6 +61,37 @@ static int live_region(int kind, struct dlx_test_fail *fail)
     return r;
 }
 
+/* A region with two writers. */
+static int share(const struct dlx_memory *memory)
+{
+    int ro = -1, writer = -1, one = -1, other = -1;
+    uint64_t size = 0;
+    DLX_TEST_TRY(dlx__region_new_shared(memory, "test", SIZE, &ro, &writer));
+    dlx__close(writer);
+    int r = dlx__region_inspect_shared(memory, ro, &size);
+    if (r == 0)
+        r = dlx__region_reopen_owned(ro, 1, &one);
+    if (r == 0)
+        r = dlx__region_reopen_owned(ro, 2, &other);
+    if (r == 0)
+        dlx_test_fail_expect(dlx__region_is_owned(ro, 1), "a lock");
+    (void)dlx_test_fail_say(r);
+    dlx__close(other);
+    dlx__close(one);
+    dlx__close(ro);
+    return r;
+}
+
+static int share_region(int kind, struct dlx_test_fail *fail)
+{
+    const struct dlx_memory *memory = dlx__memory_by_tag((uint32_t)kind);
+    ck_assert_ptr_nonnull(memory);
+    dlx_test_fail(fail);
+    int r = share(memory);
+    dlx_test_fail(NULL);
+    return r;
+}
+
 static int probe_memory(int kind, struct dlx_test_fail *fail)
 {
     const struct dlx_memory *memory = dlx__memory_by_tag((uint32_t)kind);
@@ -318,6 +349,9 @@ static int ask_gpu_keeper(int kind, struct dlx_test_fail *fail)
 static const struct dlx_test_fail_story stories[] = {
     {"a memfd", live_region, 0, .n_calls = 20, .n_errors = 6},
     {"a region of POSIX shared memory", live_region, 1, .n_calls = 20, .n_errors = 6},
+    {"a memfd that several write", share_region, 0, .n_calls = 14, .n_errors = 10},
+    {"a region of POSIX shared memory that several write", share_region, 1, .n_calls = 14,
+     .n_errors = 10},
     {"are there memfds", probe_memory, 0, .n_calls = 20, .n_errors = 6},
     {"is there POSIX shared memory", probe_memory, 1, .n_calls = 20, .n_errors = 6},
     {"a daemon", start_server, ALONE, .n_calls = 80, .n_errors = 31},

@@ -245,6 +245,8 @@ static void queue_reply(struct state *s)
         BODY(OK),
         BODY(PUBLISHER_LIST),
         BODY(LINK_LIST),
+        BODY(GROUP_LIST),
+        BODY(CLAIM_LIST),
         BODY(DAEMON_INFO_REPLY),
         BODY(RETAINED_DROP_REPLY),
         BODY(ERROR),
@@ -320,6 +322,19 @@ static int on_publisher(const struct dlx_publisher_info *info, void *userdata)
 }
 
 static int on_link(const struct dlx_link_info *info, void *userdata)
+{
+    REQUIRE(strnlen(info->client_name, sizeof info->client_name) < sizeof info->client_name);
+    return ++*(int *)userdata > 200;
+}
+
+static int on_group(const struct dlx_group_info *info, void *userdata)
+{
+    REQUIRE(strnlen(info->topic, sizeof info->topic) < sizeof info->topic &&
+            strnlen(info->name, sizeof info->name) < sizeof info->name && info->lease_ns >= 0);
+    return ++*(int *)userdata > 200;
+}
+
+static int on_claim(const struct dlx_claim_info *info, void *userdata)
 {
     REQUIRE(strnlen(info->client_name, sizeof info->client_name) < sizeof info->client_name);
     return ++*(int *)userdata > 200;
@@ -418,7 +433,7 @@ static void ask(struct state *s)
     struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_publisher_stats pub_stats = {.size = sizeof pub_stats};
     int n = 0;
-    switch (dlx_fuzz_choose(&s->f, 10)) {
+    switch (dlx_fuzz_choose(&s->f, 13)) {
     case 0:
         n = dlx_list_publishers(s->c, "a/*", on_publisher, &n);
         break;
@@ -445,6 +460,15 @@ static void ask(struct state *s)
         break;
     case 8:
         n = s->p ? dlx_publisher_get_stats(s->p, &pub_stats) : 0;
+        break;
+    case 9:
+        n = dlx_list_groups(s->c, "a/*", on_group, &n);
+        break;
+    case 10:
+        n = dlx_list_claims(s->c, 1, 1, on_claim, &n);
+        break;
+    case 11:
+        n = dlx_drop_queue(s->c, "t");
         break;
     default: /* the connection again, as after a new daemon */
         if (s->c->sock >= 0)

@@ -120,12 +120,17 @@ static const struct {
     {BODY(ARENA_ADDED), 1},
 };
 
+static bool is_of_worker(const Dlx__Wire__Packet *packet)
+{
+    return packet->body_case == BODY(LINK_OPEN) && packet->link_open->owner > 0;
+}
+
 static void check_n_fds(const Dlx__Wire__Packet *packet)
 {
-    size_t expected = 0;
+    size_t expected = is_of_worker(packet) ? 3 : 0; /* the claims page twice, and a bell */
     for (size_t i = 0; i < DLX_ARRAY_SIZE(with_fds); i++)
         if (with_fds[i].body == packet->body_case)
-            expected = with_fds[i].n_fds;
+            expected += with_fds[i].n_fds;
     REQUIRE(rx.n_fds == expected);
 }
 
@@ -155,6 +160,12 @@ static void on_reply(struct state *s, uint32_t peer, const Dlx__Wire__Packet *pa
     case BODY(LINK_LIST):
         REQUIRE(packet->link_list->n_entries <= 32);
         break;
+    case BODY(GROUP_LIST):
+        REQUIRE(packet->group_list->n_entries <= 16);
+        break;
+    case BODY(CLAIM_LIST):
+        REQUIRE(packet->claim_list->n_entries <= 32);
+        break;
     case BODY(ERROR):
         REQUIRE(packet->error->code < 0 && *packet->error->text);
         break;
@@ -183,6 +194,16 @@ static void read_replies(struct state *s, uint32_t k)
     }
 }
 
+/* A worker writes what it likes. */
+static void write_claims(struct state *s, int take_fd, uint64_t size)
+{
+    const uint8_t *piece;
+    size_t n = dlx_fuzz_piece(&s->f, 64, &piece);
+    off_t at = (off_t)(dlx_fuzz_number(&s->f) % size);
+    REQUIRE(pwrite(take_fd, piece, DLX_MIN(n, size - (uint64_t)at), at) >= 0);
+    dlx__close(take_fd);
+}
+
 static void on_notifications(struct state *s, struct sock *sock, const Dlx__Wire__Packet *packet)
 {
     REQUIRE(packet->serial == 0);
@@ -194,6 +215,8 @@ static void on_notifications(struct state *s, struct sock *sock, const Dlx__Wire
         break;
     case BODY(LINK_OPEN):
         check_region(fd(0), packet->link_open->control_size);
+        if (is_of_worker(packet))
+            write_claims(s, fd(2), packet->link_open->claims_size);
         break;
     case BODY(ARENA_ADDED):
         check_region(fd(0), packet->arena_added->arena_size);
@@ -203,6 +226,9 @@ static void on_notifications(struct state *s, struct sock *sock, const Dlx__Wire
         break;
     case BODY(LINK_FAILED):
         REQUIRE(packet->link_failed->code < 0);
+        break;
+    case BODY(LINK_CUT):
+        REQUIRE(packet->link_cut->code < 0);
         break;
     case BODY(SPARE_SEALED):
         REQUIRE(packet->spare_sealed->link != 0 && rx.n_fds == 0);
@@ -234,8 +260,10 @@ static void connect_peer(struct state *s, uint32_t k, bool greeted)
     REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
     REQUIRE(dlxd_client_new(&client, &broker, pair[0], DLXD_SOCKET_MAIN) == 0);
     s->peers[k] = (struct peer){.id = client->id, .fd = pair[1]};
-    if (greeted)
+    if (greeted) {
+        client->principal->minor = DLX_PROTO_MINOR;
         dlxd_client_greet(client, "fuzz", 8);
+    }
 }
 
 /* The daemon has let go of it, or it goes: its process closes everything. */
@@ -301,7 +329,8 @@ static const Dlx__Wire__Packet__BodyCase requests[] = {
     BODY(PUBLISHER_CLOSE),   BODY(LIST_LINKS),      BODY(LIST_PUBLISHERS),
     BODY(PUBLISHER_RETAINS), BODY(RETAINED_DROP),   BODY(SUBSCRIPTION_CLOSE),
     BODY(DAEMON_INFO),       BODY(HELLO),           BODY(LINK_READY),
-    BODY(PUBLISHER_LIST),
+    BODY(PUBLISHER_LIST),    BODY(LIST_GROUPS),     BODY(LIST_CLAIMS),
+    BODY(GROUPS_DROP),
 };
 
 static void request_with(struct state *s, bool has_serial)

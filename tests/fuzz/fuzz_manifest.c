@@ -44,7 +44,7 @@ static void read_gpu(const struct dlx_manifest *manifest, const struct dlx_manif
     static struct dlx_client client = {.refs = 1};
     static struct dlx_gpu_receiver *receiver;
     static const struct dlx_subscribe_args asked = {.size = sizeof asked};
-    static const struct dlx_subscription_view of = {&client, &asked, &receiver};
+    static const struct dlx_subscription_view of = {&client, &asked, &receiver, NULL};
     static struct dlx_shm_control control;
     struct dlx_subscriber_link link = {
         .pid = 1, .bell = -1, .core = {.control = &control}, .of = &of};

@@ -66,7 +66,7 @@ static void add_link(struct state *s, struct link *link)
     uint32_t how = dlx_fuzz_choose(&s->f, 256);
     *link = (struct link){.since = s->joined_at + 1, .index = dlx_fuzz_choose(&s->f, 40)};
     link->core = (struct dlx_writer_link){
-        .max_held = 1 + how % HELD_MAX, .reliable = how & 64, .latest = (how & 192) == 128};
+        .max_held = 1 + how % HELD_MAX, .reliable = how & 64, .is_passed_over = (how & 192) == 128};
     link->page = dlx_fuzz_map(page_size(&link->core)); /* not a byte beyond its hold words */
     link->core.page = link->page;
     link->core.ticket = dlx_shm_ticket(link->page, link->index);
@@ -137,7 +137,7 @@ static bool is_full(const struct dlx_writer *w)
     bool waits = w->joins_picked < w->joins_seen;
     for (uint32_t i = 0; i < w->n_links; i++) {
         const struct dlx_writer_link *link = w->links[i];
-        waits |= link->reliable && !link->latest && !link->dead &&
+        waits |= link->reliable && !link->is_passed_over && !link->dead &&
                  load(&link->page->cursor) + w->window <= w->head;
     }
     return w->gating && waits;

@@ -104,10 +104,11 @@ static ProtobufCMessage *make_message(struct maker *m, const ProtobufCMessageDes
 
 static void make_list(struct maker *m, const ProtobufCFieldDescriptor *field, uint8_t *base)
 {
-    size_t n = dlx_fuzz_choose(m->f, 64), made = 0;
-    ProtobufCMessage **items = take_memory(m, n * sizeof(ProtobufCMessage *));
+    bool is_text = field->type == PROTOBUF_C_TYPE_STRING;
+    size_t n = dlx_fuzz_choose(m->f, is_text ? 4 : 64), made = 0;
+    void **items = take_memory(m, n * sizeof *items);
     for (; items && made < n; made++) {
-        items[made] = make_message(m, field->descriptor);
+        items[made] = is_text ? (void *)make_text(m) : make_message(m, field->descriptor);
         if (!items[made])
             break;
     }

@@ -11,7 +11,7 @@ static struct dlx_shm_control control;
 static struct dlx_client client = {.refs = 1};
 static struct dlx_gpu_receiver *receiver;
 static const struct dlx_subscribe_args asked = {.size = sizeof asked};
-static const struct dlx_subscription_view link_of = {&client, &asked, &receiver};
+static const struct dlx_subscription_view link_of = {&client, &asked, &receiver, NULL};
 static struct dlx_subscriber_link subscriber_link = {.topic = "cam/front",
                                                      .publisher = 7,
                                                      .pid = 42,

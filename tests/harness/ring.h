@@ -34,7 +34,7 @@ static inline struct dlx_shm_link *dlx_test_link(struct dlx_writer_link *link, u
                                      .ticket = dlx_shm_ticket(page, index),
                                      .max_held = max_held,
                                      .reliable = reliable,
-                                     .latest = latest};
+                                     .is_passed_over = latest};
     return page;
 }
 

@@ -14,7 +14,7 @@ import re
 import sys
 
 FUNCTION = r"^[a-z][^;{}=]*?\b(?!__attribute__)(?P<name>\w+)\([^;{}]*\)\n\{"
-ACCESS = r"\bdlx_(?P<call>(?:load|store)(?:32|64)_\w+|fence)\("
+ACCESS = r"\bdlx_(?P<call>(?:load|store)(?:32|64)_\w+|fence\w*)\("
 CHANGE = r"\batomic_(?P<change>(?:compare_exchange|fetch)_\w+?)_explicit\("
 
 

@@ -22,6 +22,7 @@ static struct fixture {
     unsigned n_waiting, n_pick_ups;
     struct dlx_shm_control *controls[8]; /* of all blocks: readers may still be in them */
     unsigned n_controls, n_freed, n_blocks_gone, n_links_gone, n_rung, n_rung_writer;
+    uint64_t n_undone;
     void (*on_bytes)(void); /* when a writer counts bytes */
 } f;
 static struct dlx_reader reader, other_reader;
@@ -79,12 +80,19 @@ static inline void block_gone(void *userdata, const struct dlx_writer_block *blo
     f.n_blocks_gone++;
 }
 
+static inline void undone(void *userdata, uint64_t n)
+{
+    (void)userdata;
+    f.n_undone += n;
+}
+
 static const struct dlx_writer_env env = {.pick_up = pick_up,
                                           .ring = ring,
                                           .look_for_dead = dlx_test_ignore,
                                           .link_gone = link_gone,
                                           .payload_freed = payload_freed,
                                           .payload_bytes = payload_bytes,
+                                          .undone = undone,
                                           .block_gone = block_gone};
 static const struct dlx_reader_env reader_env = {.ring = ring_writer};
 

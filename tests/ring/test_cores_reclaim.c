@@ -40,7 +40,7 @@ TEST_OF(dropping, messages_that_all_have_passed_go_but_for_kept_ones)
 /* However long it takes nothing. */
 TEST_OF(dropping, a_reader_of_the_newest_alone_keeps_no_message)
 {
-    f.link.latest = true;
+    f.link.is_passed_over = true;
     begin_lossy(true, 0, 0);
     begin_other();
     dlx__reader_close(&other_reader);

@@ -62,6 +62,33 @@ TEST(length_has_a_limit)
     ck_assert_int_eq(dlx__topic_check(name), DLX_E_TOPIC);
 }
 
+TEST(an_inbox_has_exactly_one_form_and_no_pattern_matches_it)
+{
+    static const char inbox[] = "@00112233445566778899aabbccddeeff";
+    static const char *const others[] = {
+        "@00112233445566778899aabbccddeef",
+        "@00112233445566778899aabbccddeeff0",
+        "@00112233445566778899AABBCCDDEEFF",
+        "@00112233445566778899aabbccddee/f",
+        "00112233445566778899aabbccddeeff",
+        "@*",
+        "@",
+        "",
+    };
+    ck_assert(dlx__is_inbox(inbox));
+    ck_assert(!dlx__is_inbox(NULL));
+    ck_assert_int_eq(dlx__topic_check(inbox), DLX_E_TOPIC);
+    ck_assert_int_eq(dlx__pattern_check(inbox), DLX_E_TOPIC);
+    ok(dlx__topic_check_any(inbox));
+    ok(dlx__topic_check_any("a/b"));
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(others); i++)
+        ck_assert_msg(!dlx__is_inbox(others[i]), "%s", others[i]);
+    ck_assert_int_eq(dlx__topic_check_any("@0"), DLX_E_TOPIC);
+    ck_assert(!dlx__pattern_matches("**", inbox));
+    ck_assert(!dlx__pattern_matches("*", inbox));
+    ck_assert(dlx__pattern_matches(inbox, inbox));
+}
+
 enum { MAX_TOPICS = 4 };
 
 /* Topics that a pattern matches, and such that it does not. */
