@@ -216,6 +216,14 @@ static void add_rows(struct parser *p, const struct cli_option *o, void *into)
     }
 }
 
+static void add_text(const struct cli_option *o, struct cli_texts *to, const char *text,
+                     struct argp_state *state)
+{
+    if (to->n == CLI_TEXTS_MAX)
+        argp_error(state, "--%s: more than %d of them", o->name, CLI_TEXTS_MAX);
+    to->items[to->n++] = text;
+}
+
 static void set_option(const struct row *row, char *text, struct argp_state *state)
 {
     const struct cli_option *o = row->option;
@@ -227,6 +235,9 @@ static void set_option(const struct row *row, char *text, struct argp_state *sta
         return;
     case CLI_TEXT:
         *(const char **)row->to = text;
+        return;
+    case CLI_TEXTS:
+        add_text(o, row->to, text, state);
         return;
     case CLI_UINT32:
     case CLI_UINT64:

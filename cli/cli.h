@@ -41,6 +41,7 @@ int cmd_save(struct cli *cli, int argc, char **argv);
 int cmd_hz(struct cli *cli, int argc, char **argv);
 int cmd_bw(struct cli *cli, int argc, char **argv);
 int cmd_holds(struct cli *cli, int argc, char **argv);
+int cmd_queue(struct cli *cli, int argc, char **argv);
 int cmd_quota(struct cli *cli, int argc, char **argv);
 
 /** Words for --help. */
@@ -63,11 +64,20 @@ enum cli_type {
     CLI_TIME,         /**< int64_t: nanoseconds, at least `min` */
     CLI_TIME_OR_EVER, /**< likewise; DLX_FOREVER without a value */
     CLI_RATE,         /**< double: hertz */
+    CLI_TEXTS,        /**< struct cli_texts: the option may be given again */
+};
+
+/** The values of such an option. */
+#define CLI_TEXTS_MAX 16
+struct cli_texts {
+    const char *items[CLI_TEXTS_MAX];
+    uint32_t n;
 };
 
 #define CLI_TYPE(member)                                                                           \
     _Generic(member, bool: CLI_FLAG, const char *: CLI_TEXT, char *const *: CLI_LIST,              \
-             uint32_t: CLI_UINT32, uint64_t: CLI_UINT64, int64_t: CLI_TIME, double: CLI_RATE)
+             uint32_t: CLI_UINT32, uint64_t: CLI_UINT64, int64_t: CLI_TIME, double: CLI_RATE,      \
+             struct cli_texts: CLI_TEXTS)
 #define CLI_IN(type, member, min, max) CLI_TYPE(((type){}).member), offsetof(type, member), min, max
 #define CLI_TO(type, member)           CLI_IN(type, member, 0, 0)
 

@@ -51,9 +51,11 @@ static int echo_run(struct echo *e, struct stream *s)
             print_message(e, m);
             status = cli_finish(cli, CLI_OK);
         }
-        dlx_message_unref(m);
-        if (status != CLI_OK)
+        if (status != CLI_OK) {
+            dlx_message_unref(m);
             return status;
+        }
+        stream_finish(s, m);
     }
     return CLI_OK;
 }

@@ -88,6 +88,17 @@ static int print_links(const struct look_entry *entry)
     return code;
 }
 
+static void print_groups(const struct look_entry *entry)
+{
+    for (size_t i = 0; i < entry->n_groups; i++) {
+        const struct dlx_group_info *g = &entry->groups[i];
+        printf("  %-13s%s: %" PRIu64 " waiting, %" PRIu64 " in flight, %" PRIu64
+               " done, %u worker%s\n",
+               i == 0 ? "queues" : "", g->name, g->waiting, g->in_flight, g->done, g->n_workers,
+               g->n_workers == 1 ? "" : "s");
+    }
+}
+
 static int print_entry(const struct look *look, const struct look_entry *entry)
 {
     bool pattern = cli_is_pattern(look->topic);
@@ -116,6 +127,7 @@ static int print_entry(const struct look *look, const struct look_entry *entry)
     putchar('\n');
     printf("  memory       %s in %u arena%s, control block %s\n", arena, p->n_arenas,
            p->n_arenas == 1 ? "" : "s", control);
+    print_groups(entry);
     if (entry->newest)
         print_newest(entry->newest);
     else if (*look->why_not)
@@ -232,7 +244,8 @@ int cmd_info(struct cli *cli, int argc, char **argv)
         .check = info_check,
         .doc =
             "Without a topic: show the daemon. With one: show its publishers, their settings and "
-            "memory, and their subscribers. No publisher takes this command for a subscriber, "
+            "memory, their groups of workers, and their subscribers. No publisher takes this "
+            "command for a subscriber, "
             "except with --newest.\vOf a subscriber: messages taken, skipped on purpose (mode "
             "latest), and lost (overwritten before they were taken); how many it is BEHIND, which "
             "it can still take; and held now, of as many as it may hold. BLOCKS: the publisher "

@@ -125,7 +125,7 @@ static void add_row(const struct ls *ls, struct table *table, const struct look_
     const struct dlx_publisher_info *info = &entry->info;
     const struct speed speed = speed_of(ls, info, now);
     char name[256], a[HUMAN_SIZE], b[HUMAN_SIZE], pid[DESCRIBE_PID_SIZE];
-    char note[LOOK_NOTE_SIZE], type[TYPE_SIZE], behind[LOOK_BEHIND_SIZE];
+    char queues[LOOK_QUEUES_SIZE], note[LOOK_NOTE_SIZE], type[TYPE_SIZE], behind[LOOK_BEHIND_SIZE];
     output_printable(info->client_name, name, sizeof name);
     human_bytes(info->published_bytes, a);
     human_bytes(info->arena_bytes + info->control_bytes, b);
@@ -148,6 +148,7 @@ static void add_row(const struct ls *ls, struct table *table, const struct look_
     table_cell(table, "%s%s", known ? b : unknown, known ? "/s" : "");
     table_cell(table, "%s", type_text(entry, type));
     table_cell(table, "%s", entry->n_links > 0 ? look_behind_text(look_behind(entry), behind) : "");
+    table_cell(table, "%s", look_queues(entry, queues));
     table_cell(table, "%s", look_note(entry, note));
 }
 
@@ -160,7 +161,7 @@ static int print_table(const struct ls *ls, FILE *file, int64_t now)
         {"BYTES", TABLE_RIGHT, false, 2}, {"MEMORY", TABLE_RIGHT, false, 3},
         {"RATE", TABLE_RIGHT, false, 0},  {"DATA", TABLE_RIGHT, false, 5},
         {"TYPE", TABLE_LEFT, false, 0},   {"BEHIND", TABLE_RIGHT, false, 7},
-        {"NOTE", TABLE_LEFT, false, 0},
+        {"QUEUES", TABLE_LEFT, true, 0},  {"NOTE", TABLE_LEFT, false, 0},
     };
     struct table *table = NULL;
     if (table_new(&table, columns, sizeof columns / sizeof columns[0]) < 0)
@@ -278,7 +279,9 @@ int cmd_ls(struct cli *cli, int argc, char **argv)
             "subscribers; MEMORY is payload arenas and control block together; RATE is messages a "
             "second, DATA bytes. \"retained\" in place of a process: the process has gone, and the "
             "daemon keeps its last messages. BEHIND is how many messages the slowest subscriber "
-            "can still take. NOTE says BLOCKED if the publisher waits for a reliable subscriber "
+            "can still take. QUEUES has the groups of workers, each with the messages that it has "
+            "not done "
+            "(dlxctl queue). NOTE says BLOCKED if the publisher waits for a reliable subscriber "
             "that is as far behind as its depth or history allows, counts messages that the "
             "publisher had REFUSED, since there was no room for them, and counts subscribers that "
             "are FULL (they hold all messages that they may, and take no more until they release "

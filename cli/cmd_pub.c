@@ -130,6 +130,8 @@ static void pub_check(void *into, struct argp_state *state)
         argp_error(state, "--shape needs --dtype");
     if (o->pub.hold && o->pub.linger_ns)
         argp_error(state, "--hold and --linger exclude each other");
+    if (o->pub.drain && o->pub.groups.n == 0)
+        argp_error(state, "--drain waits for groups, and needs --group");
     check_retain(o, state);
     if (!s->files) {
         if (s->joined)
@@ -180,6 +182,12 @@ static const struct cli_option options[] = {
      "Give them to late subscribers while pub runs, but do not retain them afterwards"},
     {"block", 'b', NULL, CLI_TO(struct options, pub.block),
      "Wait for reliable subscribers instead of dropping"},
+    {"group", 'G', "NAME", CLI_TO(struct options, pub.groups),
+     "Keep each message until a worker of this group has done it, also while there is no worker "
+     "and "
+     "when pub has ended (again for each group)"},
+    {"drain", 0, NULL, CLI_TO(struct options, pub.drain),
+     "Stay until all groups have done everything"},
     {"timeout", 't', "TIME", CLI_IN(struct options, pub.timeout_ns, 1, 0),
      "Fail after waiting for subscribers for this time (default: never)"},
     {.type = CLI_HEADING, .help = "General:"}, /* the options of all commands follow */
@@ -191,24 +199,28 @@ int cmd_pub(struct cli *cli, int argc, char **argv)
     static const struct cli_line line = {
         .options = options,
         .check = pub_check,
-        .doc = "Publish tensors from .npy files or raw bytes, and sets of tensors from "
-               ".safetensors" NPZ_AND " files, read straight into shared memory.\v"
-               "Examples:\n"
-               "  dlxctl pub weights/w0 w0.npy --hold\n"
-               "  dlxctl pub weights/policy model.safetensors --retain 1\n"
-               "  dlxctl pub cam/front --set rgb=image.npy depth.npy --meta '{\"frame\": 7}'\n"
-               "  dlxctl pub net/in --dtype float32 --shape 3,608,608 batch.bin\n"
-               "  ffmpeg -i film.mp4 -f rawvideo -pix_fmt rgb24 -s 640x360 - |\n"
-               "      dlxctl pub cam/front --dtype uint8 --shape 360,640,3 --rate 30\n"
-               "\n"
-               "'-' and no FILE are the standard input. A file may hold several arrays or tensors, "
-               "one after the other. A .safetensors" NPZ_OR " file is one message, a set with "
-               "names; __metadata__ of .safetensors is its metadata. Arrays in column-major order "
-               "and of foreign byte order are brought into row-major native order.\n"
-               "\n"
-               "--retain-for and --latch without --retain are about one message. Retained "
-               "messages stay charged to the user, and are replaced when another publisher of the "
-               "topic has published as many messages as it retains itself.",
+        .doc =
+            "Publish tensors from .npy files or raw bytes, and sets of tensors from "
+            ".safetensors" NPZ_AND " files, read straight into shared memory.\v"
+            "Examples:\n"
+            "  dlxctl pub weights/w0 w0.npy --hold\n"
+            "  dlxctl pub weights/policy model.safetensors --retain 1\n"
+            "  dlxctl pub cam/front --set rgb=image.npy depth.npy --meta '{\"frame\": 7}'\n"
+            "  dlxctl pub net/in --dtype float32 --shape 3,608,608 batch.bin\n"
+            "  ffmpeg -i film.mp4 -f rawvideo -pix_fmt rgb24 -s 640x360 - |\n"
+            "      dlxctl pub cam/front --dtype uint8 --shape 360,640,3 --rate 30\n"
+            "\n"
+            "'-' and no FILE are the standard input. A file may hold several arrays or tensors, "
+            "one after the other. A .safetensors" NPZ_OR " file is one message, a set with "
+            "names; __metadata__ of .safetensors is its metadata. Arrays in column-major order "
+            "and of foreign byte order are brought into row-major native order.\n"
+            "\n"
+            "--retain-for and --latch without --retain are about one message. Retained "
+            "messages stay charged to the user, and are replaced when another publisher of the "
+            "topic has published as many messages as it retains itself.\n"
+            "\n"
+            "With --group, pub waits while workers are too far behind. `dlxctl queue` shows what "
+            "they have yet to do.",
     };
     struct options o = {.pub = {.cli = cli, .n_loops = 1}};
     struct cli_error e = {{0}};

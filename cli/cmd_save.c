@@ -103,7 +103,10 @@ static int save_messages(struct save *s, struct stream *stream)
                                     "the publisher left after %" PRIu64 " of %" PRIu64 " messages",
                                     s->n, s->count);
         status = save_one(s, m);
-        dlx_message_unref(m);
+        if (status == CLI_OK)
+            stream_finish(stream, m);
+        else
+            dlx_message_unref(m);
         if (status > CLI_SIGNAL) /* as if the signal had come before this message */
             status = cli_signal_status(is_endless(s));
     }

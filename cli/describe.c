@@ -48,6 +48,29 @@ json_t *describe_link(const struct dlx_link_info *i)
                      output_json_u64(i->former_bytes), "is_publisher", (int)i->is_publisher);
 }
 
+json_t *describe_group(const struct dlx_group_info *i)
+{
+    return json_pack(
+        "{s:o, s:o, s:I, s:o, s:I, s:I, s:I, s:I, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+        "s:o}",
+        "topic", output_json_text(i->topic), "publisher", output_json_u64(i->publisher), "group",
+        (json_int_t)i->group, "name", output_json_text(i->name), "uid", (json_int_t)i->uid,
+        "n_workers", (json_int_t)i->n_workers, "max_attempts", (json_int_t)i->max_attempts,
+        "lease_ns", (json_int_t)i->lease_ns, "declared", (int)i->declared, "gone", (int)i->gone,
+        "waiting", output_json_u64(i->waiting), "in_flight", output_json_u64(i->in_flight), "done",
+        output_json_u64(i->done), "redelivered", output_json_u64(i->redelivered), "dead",
+        output_json_u64(i->dead), "lost", output_json_u64(i->lost), "oldest",
+        output_json_u64(i->oldest), "oldest_ns", output_json_u64(i->oldest_ns));
+}
+
+json_t *describe_claim(const struct dlx_claim_info *i)
+{
+    return json_pack("{s:o, s:o, s:I, s:I, s:o, s:I, s:o}", "seq", output_json_u64(i->seq), "link",
+                     output_json_u64(i->link), "pid", (json_int_t)i->pid, "uid", (json_int_t)i->uid,
+                     "client_name", output_json_text(i->client_name), "attempt",
+                     (json_int_t)i->attempt, "published_ns", output_json_u64(i->published_ns));
+}
+
 const char *describe_pid(uint32_t pid, char text[DESCRIBE_PID_SIZE])
 {
     if (pid == 0)

@@ -9,6 +9,8 @@
 
 json_t *describe_publisher(const struct dlx_publisher_info *info);
 json_t *describe_link(const struct dlx_link_info *info);
+json_t *describe_group(const struct dlx_group_info *info);
+json_t *describe_claim(const struct dlx_claim_info *info);
 /** How many messages a subscriber is behind; null if the daemon does not report it. */
 json_t *describe_behind(uint64_t behind);
 /** The daemon of this connection, and how it was found. */

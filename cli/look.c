@@ -36,6 +36,26 @@ static int add_link(const struct dlx_link_info *link, void *userdata)
     return 0;
 }
 
+/* Groups come in the order of the entries, but publishers may come and go in between. */
+static int look_add_group(const struct dlx_group_info *group, void *userdata)
+{
+    struct look *look = userdata;
+    struct look_entry *entry = NULL;
+    for (size_t i = 0; i < look->n_entries && !entry; i++)
+        if (look->entries[i].info.publisher == group->publisher &&
+            look->entries[i].info.former == 0)
+            entry = &look->entries[i];
+    if (!entry)
+        return 0;
+    struct dlx_group_info *groups =
+        reallocarray(entry->groups, entry->n_groups + 1, sizeof *groups);
+    if (!groups)
+        return DLX_E_NO_MEMORY;
+    entry->groups = groups;
+    groups[entry->n_groups++] = *group;
+    return 0;
+}
+
 /* Takes the newest message of each publisher that has one. No message, or none that this program
  * may see, is not a failure. */
 static void take_newest(struct look *look)
@@ -88,6 +108,10 @@ int look_ask(struct look *look)
         if (code == DLX_E_NOT_FOUND) /* the publisher has left meanwhile */
             code = 0;
     }
+    if (code == 0 && look->n_entries > 0)
+        code = dlx_list_groups(look->cli->client, look->topic, look_add_group, look);
+    if (code == DLX_E_VERSION) /* a daemon older than protocol 2.8 has none */
+        code = 0;
     if (code == 0 && look->newest && look->n_entries > 0)
         take_newest(look);
     return code;
@@ -98,6 +122,7 @@ void look_clear(struct look *look)
     for (size_t i = 0; i < look->n_entries; i++) {
         dlx_message_unref(look->entries[i].newest);
         free(look->entries[i].links);
+        free(look->entries[i].groups);
     }
     free(look->entries);
     look->entries = NULL;
@@ -196,6 +221,18 @@ const char *look_behind_text(uint64_t behind, char text[LOOK_BEHIND_SIZE])
     return text;
 }
 
+const char *look_queues(const struct look_entry *entry, char text[LOOK_QUEUES_SIZE])
+{
+    size_t at = 0;
+    *text = '\0';
+    for (size_t i = 0; i < entry->n_groups && at < LOOK_QUEUES_SIZE; i++) {
+        const struct dlx_group_info *group = &entry->groups[i];
+        at += (size_t)snprintf(text + at, LOOK_QUEUES_SIZE - at, "%s%" PRIu64 " %s",
+                               i > 0 ? ", " : "", group->waiting + group->in_flight, group->name);
+    }
+    return text;
+}
+
 json_t *look_json(const struct look *look, const struct look_entry *entry)
 {
     json_t *json = describe_publisher(&entry->info);
@@ -204,7 +241,10 @@ json_t *look_json(const struct look *look, const struct look_entry *entry)
         describe_behind(look_behind(entry)), "full", (json_int_t)look_count(entry, look_is_full),
         "have_lost", (json_int_t)look_count(entry, look_has_lost), "joining",
         (json_int_t)look_count(entry, look_is_joining));
-    json = output_json_merge(json, note);
+    json_t *groups = json_array();
+    for (size_t i = 0; i < entry->n_groups; i++)
+        groups = output_json_append(groups, describe_group(&entry->groups[i]));
+    json = output_json_put(output_json_merge(json, note), "groups", groups);
     if (look->newest)
         json = output_json_put(json, "newest",
                                entry->newest ? describe_message(entry->newest, 0) : json_null());

@@ -17,6 +17,8 @@ struct look_entry {
     bool gone; /**< the publisher is gone; its memory stays until its links end */
     struct dlx_link_info *links;
     size_t n_links;
+    struct dlx_group_info *groups; /**< of workers */
+    size_t n_groups;
     struct dlx_message *newest; /**< NULL: none */
 };
 
@@ -72,6 +74,10 @@ const char *look_link_note(const struct dlx_link_info *link, char text[LOOK_NOTE
 /** "12", or "?" if the daemon does not tell. Returns `text`. */
 #define LOOK_BEHIND_SIZE 24
 const char *look_behind_text(uint64_t behind, char text[LOOK_BEHIND_SIZE]);
+
+/** "16 gpu, 0 cpu": how many messages each group of the publisher has not done. Returns `text`. */
+#define LOOK_QUEUES_SIZE 512
+const char *look_queues(const struct look_entry *entry, char text[LOOK_QUEUES_SIZE]);
 
 /** The publisher as JSON, with the note as numbers. NULL: out of memory. */
 json_t *look_json(const struct look *look, const struct look_entry *entry);

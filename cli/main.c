@@ -31,6 +31,7 @@ static const struct command {
     {"hz", cmd_hz, "measure rate, loss and age of messages", DLX_AUTOSPAWN_DEFAULT},
     {"bw", cmd_bw, "measure bytes a second and sizes of messages", DLX_AUTOSPAWN_DEFAULT},
     {"holds", cmd_holds, "show who holds messages", DLX_AUTOSPAWN_NEVER},
+    {"queue", cmd_queue, "show work queues, and who works on what", DLX_AUTOSPAWN_NEVER},
     {"quota", cmd_quota, "show what users use of the daemon, and may have", DLX_AUTOSPAWN_NEVER},
 };
 

@@ -173,7 +173,7 @@ static int receive(struct run *h, struct stream *s)
             n++;
             h->last_ns = now;
             code = add_message(h, m, dlx_message_monotonic_ns(m) < (uint64_t)s->start, now);
-            dlx_message_unref(m);
+            stream_finish(s, m);
         }
         if (code > 0 && progress_due(&h->progress, now))
             show_line(h, s, now);

@@ -147,11 +147,16 @@ static int publish_once(struct pub *p, struct outgoing *o, const struct dlx_publ
     return dlx_publish_set(p->publisher, o->items, o->n, meta.data ? &meta : NULL, args, NULL);
 }
 
+static bool waits(const struct pub *p)
+{
+    return p->block || p->groups.n > 0;
+}
+
 /* Publish, however long subscribers make it wait. */
 static int publish_outgoing(struct pub *p, struct outgoing *o)
 {
     struct dlx_publish_args args = {.size = sizeof args,
-                                    .timeout_ns = p->block ? WAIT_SLICE_NS : 0};
+                                    .timeout_ns = waits(p) ? WAIT_SLICE_NS : 0};
     int64_t start = 0;
     for (;;) {
         /* Before publishing, too: a subscriber that took the message may have left after it. */
@@ -261,6 +266,28 @@ static int stay(struct pub *p)
     return 0;
 }
 
+/* Waits until the groups have done everything. */
+static int drain(struct pub *p)
+{
+    int64_t deadline = p->timeout_ns ? wait_deadline(p->timeout_ns) : WAIT_FOREVER;
+    while (p->drain) {
+        if (wait_signal())
+            return DLX_E_INTERRUPTED;
+        int code = dlx_publisher_drain(p->publisher, WAIT_SLICE_NS);
+        if (code == 0)
+            break;
+        if (code == DLX_E_INTERRUPTED)
+            continue;
+        if (code != DLX_E_TIMEOUT || wait_now() >= deadline) {
+            (void)cli_report_dlx(p->cli, p->topic, code);
+            return code;
+        }
+        if (progress_due(&p->progress, wait_now()))
+            progress_show(&p->progress, "%s", dlx_errmsg());
+    }
+    return 0;
+}
+
 /* Finds what the daemon retains of the publisher: a retained one of the topic with its counts. */
 struct legacy {
     const struct pub *pub;
@@ -323,7 +350,7 @@ static int sum_up(struct pub *p, const struct dlx_publisher_stats *s, uint64_t n
             true);
     if (n_retained > 0)
         print_retained(p, n_retained);
-    else if (s->published > 0 && !p->was_heard)
+    else if (s->published > 0 && !p->was_heard && p->groups.n == 0)
         (void)cli_report(p->cli, p->topic, "nobody was subscribed, and nothing is retained");
     if (!isatty(STDERR_FILENO))
         return cli_finish(p->cli, CLI_OK);
@@ -350,6 +377,9 @@ static int run_stages(struct pub *p, bool *ret_endless)
     code = publish_files(p);
     if (code < 0)
         return code;
+    code = drain(p);
+    if (code < 0)
+        return code;
     *ret_endless = p->hold;
     return stay(p);
 }
@@ -358,7 +388,9 @@ int pub_run(struct pub *p)
 {
     struct dlx_publisher_args args = {.size = sizeof args,
                                       .history = p->history,
-                                      .on_full = p->block ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP,
+                                      .on_full = waits(p) ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP,
+                                      .groups = p->groups.n > 0 ? p->groups.items : NULL,
+                                      .n_groups = p->groups.n,
                                       .retain = p->retain,
                                       .retain_for_ns = p->retain_for_ns};
     bool endless = false;

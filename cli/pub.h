@@ -17,11 +17,13 @@ struct pub {
     uint64_t n_loops; /**< 0: for ever */
     uint32_t history; /**< 0: the default */
     bool block;
-    uint32_t retain;       /**< messages that stay afterwards, 0: none */
-    int64_t retain_for_ns; /**< as of struct dlx_publisher_args */
-    struct dlx_bytes meta; /**< of each message, instead of what a file says; data NULL: none */
-    uint32_t n_wait;       /**< subscribers to wait for */
-    int64_t timeout_ns;    /**< on waits for subscribers, 0: none */
+    struct cli_texts groups; /**< for whose workers messages are kept */
+    bool drain;              /**< stay until they have done all */
+    uint32_t retain;         /**< messages that stay afterwards, 0: none */
+    int64_t retain_for_ns;   /**< as of struct dlx_publisher_args */
+    struct dlx_bytes meta;   /**< of each message, instead of what a file says; data NULL: none */
+    uint32_t n_wait;         /**< subscribers to wait for */
+    int64_t timeout_ns;      /**< on waits for subscribers, 0: none */
     int64_t linger_ns;
     bool hold;
 

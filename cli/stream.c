@@ -18,6 +18,9 @@ const struct cli_option stream_options[] = {
      "Take only the newest message, skip older ones"},
     {"reliable", 'r', NULL, CLI_TO(struct stream_args, subscribe.reliable),
      "Make the publisher wait instead of dropping; only publishers that block do (pub --block)"},
+    {"group", 'G', "NAME", CLI_TO(struct stream_args, group),
+     "Be a worker of this group: take messages that no other worker of it has, and say that they "
+     "are done"},
     {"timeout", 't', "TIME", CLI_IN(struct stream_args, timeout_ns, 1, 0),
      "Fail when no message comes for this time"},
     {"until-gone", 'g', NULL, CLI_TO(struct stream_args, until_gone),
@@ -30,6 +33,10 @@ void stream_check(void *args, struct argp_state *state)
     struct stream_args *a = args;
     if (a->subscribe.reliable && a->latest)
         argp_error(state, "--latest and --reliable exclude each other");
+    if (a->group && (a->latest || a->subscribe.reliable || a->subscribe.history > 0))
+        argp_error(state, "--group takes each message once, in order: not with --latest, "
+                          "--reliable and --history");
+    a->subscribe.group = a->group;
     a->subscribe.mode = a->latest ? DLX_MODE_LATEST : DLX_MODE_ALL;
     a->subscribe.n_publishers = a->until_gone ? 1 : 0; /* also of a pattern */
 }
@@ -141,6 +148,14 @@ static int on_take_failed(struct stream *s, int code)
         (void)cli_report_dlx(s->args.cli, s->topic, code);
         return code;
     }
+}
+
+void stream_finish(const struct stream *s, struct dlx_message *m)
+{
+    int code = s->args.group ? dlx_message_done(m) : 0;
+    if (code < 0) /* another worker may have done it, too */
+        (void)cli_report_dlx(s->args.cli, s->topic, code);
+    dlx_message_unref(m);
 }
 
 int stream_next(struct stream *s, struct dlx_message **ret_message)

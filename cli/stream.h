@@ -12,11 +12,12 @@ struct stream_args {
     int64_t timeout_ns;  /**< fail after so long without a message; 0: never */
     int64_t duration_ns; /**< end after so long; 0: never */
     bool latest;         /**< take only the newest message */
+    const char *group;   /**< be a worker of this group; NULL: none */
     bool until_gone;     /**< end when the last publisher has left */
 };
 
-/** --history, --latest, --reliable, --timeout, --until-gone, for a struct that begins with a struct
- *  stream_args; and its check, as in struct cli_line. */
+/** --history, --latest, --reliable, --group, --timeout, --until-gone, for a struct that begins with
+ *  a struct stream_args; and its check, as in struct cli_line. */
 extern const struct cli_option stream_options[];
 void stream_check(void *args, struct argp_state *state);
 
@@ -47,6 +48,10 @@ void stream_report_retained(const struct stream *s);
  * code, reported.
  */
 int stream_next(struct stream *s, struct dlx_message **ret_message);
+
+/** Say that the message is done, which only a worker of a group must, and unref it. A message that
+ *  is not done is just unreffed, and given back so. */
+void stream_finish(const struct stream *s, struct dlx_message *m);
 
 /** "3 publishers attached", with ", BLOCKED by infer (pid 812)" if a subscriber keeps one of them
  *  from publishing: for reports that nothing came. Returns `text`. */

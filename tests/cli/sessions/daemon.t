@@ -4,7 +4,7 @@ A daemon that is not there, is awaited, or is somewhere else.
 
 It is said with the path. --socket is stronger than the environment, before and after the command.
 
-  $ for command in ls info 'echo a' 'save a x.npy' 'hz a' 'get a' 'rm a' 'bw a' holds quota; do
+  $ for command in ls info 'echo a' 'save a x.npy' 'hz a' 'get a' 'rm a' 'bw a' holds queue quota; do
   >   DLX_SOCKET=/no/such/socket command dlxctl $command
   > done
   dlxctl ls: no dlpackd at /no/such/socket: No such file or directory; DLX_SOCKET is set, so none is started: run dlpackd --socket=/no/such/socket, or unset DLX_SOCKET, or wait for it with --wait-daemon
@@ -16,6 +16,7 @@ It is said with the path. --socket is stronger than the environment, before and 
   dlxctl rm: no dlpackd at /no/such/socket: No such file or directory; DLX_SOCKET is set, so none is started: run dlpackd --socket=/no/such/socket, or unset DLX_SOCKET, or wait for it with --wait-daemon
   dlxctl bw: no dlpackd at /no/such/socket: No such file or directory; DLX_SOCKET is set, so none is started: run dlpackd --socket=/no/such/socket, or unset DLX_SOCKET, or wait for it with --wait-daemon
   dlxctl holds: no dlpackd at /no/such/socket: No such file or directory; DLX_SOCKET is set, so none is started: run dlpackd --socket=/no/such/socket, or unset DLX_SOCKET, or wait for it with --wait-daemon
+  dlxctl queue: no dlpackd at /no/such/socket: No such file or directory; DLX_SOCKET is set, so none is started: run dlpackd --socket=/no/such/socket, or unset DLX_SOCKET, or wait for it with --wait-daemon
   dlxctl quota: no dlpackd at /no/such/socket: No such file or directory; DLX_SOCKET is set, so none is started: run dlpackd --socket=/no/such/socket, or unset DLX_SOCKET, or wait for it with --wait-daemon
   [1]
   $ dlxctl --socket /another ls

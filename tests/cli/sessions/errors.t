@@ -21,16 +21,16 @@ An unknown command is told the nearest one, if there is one, and all.
   dlxctl: unknown command 'ifno'; did you mean 'info'?
   $ for word in frobnicate x '' zzzzzzzzzzzzzzzzzzzzzzzzzzzzzz; do refused "$word"; done 2>&1 | uniq
   dlxctl: unknown command 'frobnicate'
-  Commands: ls, info, pub, echo, get, rm, save, hz, bw, holds, quota
+  Commands: ls, info, pub, echo, get, rm, save, hz, bw, holds, queue, quota
   dlxctl: unknown command 'x'
-  Commands: ls, info, pub, echo, get, rm, save, hz, bw, holds, quota
+  Commands: ls, info, pub, echo, get, rm, save, hz, bw, holds, queue, quota
   dlxctl: unknown command ''
-  Commands: ls, info, pub, echo, get, rm, save, hz, bw, holds, quota
+  Commands: ls, info, pub, echo, get, rm, save, hz, bw, holds, queue, quota
   dlxctl: unknown command 'zzzzzzzzzzzzzzzzzzzzzzzzzzzzzz'
-  Commands: ls, info, pub, echo, get, rm, save, hz, bw, holds, quota
+  Commands: ls, info, pub, echo, get, rm, save, hz, bw, holds, queue, quota
   $ refused frobnicate
   dlxctl: unknown command 'frobnicate'
-  Commands: ls, info, pub, echo, get, rm, save, hz, bw, holds, quota
+  Commands: ls, info, pub, echo, get, rm, save, hz, bw, holds, queue, quota
   [2]
 
 A file of a kind that is not written is refused: it would be .npy under another name.

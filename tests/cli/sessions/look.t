@@ -33,7 +33,8 @@ ls and info. The subscriber comes second: beside its publisher, it may keep more
       "behind": 0,
       "full": 0,
       "have_lost": 0,
-      "joining": 0
+      "joining": 0,
+      "groups": []
     }
   ]
   $ dlxctl info cam/front --newest
@@ -76,6 +77,7 @@ ls and info. The subscriber comes second: beside its publisher, it may keep more
         "full": 0,
         "have_lost": 0,
         "joining": 0,
+        "groups": [],
         "newest": {
           "topic": "cam/front",
           "publisher": N,
@@ -164,6 +166,7 @@ The help of each command, and the version.
     hz  measure rate, loss and age of messages
     bw  measure bytes a second and sizes of messages
     holds  show who holds messages
+    queue  show work queues, and who works on what
     quota  show what users use of the daemon, and may have
   
   dlxctl COMMAND --help shows the options of a command.
@@ -185,7 +188,7 @@ The help of each command, and the version.
   private one.
   
   Exit status: 0 done, 1 failed, 2 wrong usage, 128 + N ended early by signal N.
-  $ for command in ls info pub echo get rm save hz bw holds quota; do
+  $ for command in ls info pub echo get rm save hz bw holds queue quota; do
   >   dlxctl $command --help | head -n 1; dlxctl $command -h | grep -c -e --json -e --socket=PATH
   > done
   Usage: dlxctl ls [OPTION...] [TOPIC|PATTERN]
@@ -207,6 +210,8 @@ The help of each command, and the version.
   Usage: dlxctl bw [OPTION...] TOPIC|PATTERN
   2
   Usage: dlxctl holds [OPTION...] [TOPIC|PATTERN]
+  3
+  Usage: dlxctl queue [OPTION...] [TOPIC|PATTERN]
   3
   Usage: dlxctl quota [OPTION...]
   3
