@@ -23,6 +23,7 @@ import time
 
 import dlx
 import numpy as np
+import queues
 import served
 from systems import (
     FRAME,
@@ -242,6 +243,29 @@ def both_paces(case, bar, other, needs, size, n, ours=Dlx):
     ]
 
 
+def queue_row(name, bar, other, needs, filled, n_ours, n_theirs, rounds):
+    """6 MB tensors through a queue of two producers and two workers: the other's items a second
+    divided by ours.
+    """
+
+    def measure():
+        ours, theirs = queues.compare(other, n_ours, n_theirs, filled, rounds)
+        return {"value": theirs / ours, "ours_per_s": ours, "theirs_per_s": theirs}
+
+    return name, bar, needs, measure
+
+
+def queue_rows(quick):
+    rounds, n = (1, 200) if quick else (5, 1000)
+    torch, mp = (queues.TorchMpQueue, "torch"), (queues.MpQueue, "multiprocessing")
+    return [
+        queue_row("py_queue_vs_torch_mp", 0.1, *torch, False, 20 * n, n, rounds),
+        queue_row("py_queue_vs_mp", 0.125, *mp, False, 20 * n, n, rounds),
+        queue_row("py_queue_filled_vs_torch_mp", 0.1, *torch, True, n, n, rounds),
+        queue_row("py_queue_filled_vs_mp", 0.125, *mp, True, n, n, rounds),
+    ]
+
+
 def rows(quick):
     n, frame = (60, int(np.prod(FRAME))) if quick else (400, int(np.prod(FRAME)))
     total = 100_000_000 if quick else 1_000_000_000
@@ -264,6 +288,7 @@ def rows(quick):
         *both_paces("py_1080p_vs_zenoh", 0.5, Zenoh, "zenoh", frame, n),
         *both_paces("py_1KiB_vs_zmq", 0.7, Zmq, "zmq", 1024, n * 5, DlxSmall),
         ("py_statedict", 0.02, "torch", state),
+        *queue_rows(quick),
     ]
 
 

@@ -18,6 +18,9 @@ or DLX_DEBUG=1 in the environment, prints what was written to, and where.
 A tensor on a GPU (cudaMalloc, hipMalloc) is published without a copy, and torch.from_dlpack(msg)
 uses it there: publish(t, stream=...), take(stream=...).
 
+One of the workers of a service answers a call: `c.caller("svc").call(x)`, and
+`for request in c.serve("svc"): ... request.reply(y)`.
+
 Errors are dlx.Error and its subclasses, which also derive from TimeoutError, PermissionError,
 ValueError and so on. Times are in seconds; None waits without a limit. A forked child cannot use
 the handles and tensors of its parent: connect again in the child.
@@ -25,8 +28,9 @@ the handles and tensors of its parent: connect again in the child.
 
 import os as _os
 
-from . import _connection, _message, _publisher  # add methods to what the extension has
+from . import _call, _connection, _message, _publisher  # add methods to what the extension has
 from ._dlx import (
+    Caller,
     Connection,
     Event,
     GpuRange,
@@ -34,6 +38,8 @@ from ._dlx import (
     NamedMessage,
     Publisher,
     Report,
+    Request,
+    Service,
     Subscription,
     Tensor,
     TreeMessage,
@@ -47,6 +53,7 @@ from ._dlx import (
 from ._dtype import DType
 from ._errors import (
     AccessError,
+    CallError,
     Closed,
     CopyWarning,
     DaemonError,
@@ -64,6 +71,7 @@ from ._errors import (
     PublisherGone,
     Timeout,
     TooManyHeld,
+    WorkerGone,
     WouldCopy,
 )
 from ._subscription import select
@@ -79,6 +87,9 @@ __all__ = [
     "Connection",
     "Publisher",
     "Subscription",
+    "Caller",
+    "Service",
+    "Request",
     "Message",
     "NamedMessage",
     "TreeMessage",
@@ -99,6 +110,8 @@ __all__ = [
     "PublisherGone",
     "Full",
     "TooManyHeld",
+    "WorkerGone",
+    "CallError",
     "WouldCopy",
     "DeviceError",
     "Forked",

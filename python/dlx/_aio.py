@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions and publishers in asyncio: waiting on the descriptor in the running loop, without a
-thread.
+"""Subscriptions, publishers, callers and services in asyncio: waiting on the descriptor in the
+running loop, without a thread.
 """
 
 import asyncio
@@ -174,3 +174,90 @@ async def wait(publisher, n=1, timeout=None):
     return await _attempt(
         publisher, lambda: publisher.wait(n, 0), timeout, lambda: publisher.wait(n, 0.001)
     )
+
+
+async def drain(publisher, timeout=None):
+    """Publisher.drain_async()."""
+    return await _attempt(
+        publisher, lambda: publisher.drain(0), timeout, lambda: publisher.drain(0)
+    )
+
+
+async def take_request(service, timeout, stream):
+    """Service.take_async()."""
+    if timeout == 0:
+        return service.take(0, stream=stream)
+    return await _attempt(
+        service,
+        lambda: service.take(0, stream=stream),
+        timeout,
+        lambda: service.take(1e-9, stream=stream),  # which says why there is none
+    )
+
+
+class _Calls(_Reader):
+    """The calls of a caller that tasks wait for."""
+
+    def __init__(self, caller, loop):
+        super().__init__(caller, loop)
+        self.caller, self.futures = None, {}  # the caller, while there are futures
+
+    def is_waited_for(self):
+        return bool(self.futures)
+
+    def _ready(self):
+        """Tells tasks the results there are, or, if the caller cannot be asked, why."""
+        try:
+            while self.futures and (ended := self.caller._take()) is not None:
+                number, result = ended
+                future = self.futures.get(number)
+                if future is None or future.done():
+                    continue
+                if isinstance(result, BaseException):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)
+        except _errors.Error as e:
+            for future in self.futures.values():
+                if not future.done():
+                    future.set_exception(_errors.make(e.code, e.name, str(e)))
+
+    async def result(self, caller, number):
+        future = self.futures[number] = self.loop.create_future()
+        self.caller = caller
+        if not self.is_added:
+            self.is_added = True
+            self.loop.add_reader(self.fd, self._ready)
+        is_over = False
+        try:
+            ret = await future
+            is_over = True
+            return ret
+        finally:
+            del self.futures[number]
+            if not self.futures:
+                self.caller = None
+                self._remove()
+            if not is_over and not caller.closed:
+                caller._cancel(number)  # which does nothing if it has failed
+
+    def _end(self):
+        if self.futures:
+            self._ready()
+        if not self.loop.is_closed():
+            self._remove()
+        self.__del__()
+
+
+async def call(caller, tensors, **arguments):
+    """Caller.call_async()."""
+    loop = asyncio.get_running_loop()
+    calls = _readers.get(id(caller))
+    if calls is not None and calls.loop is not loop and calls.is_waited_for():
+        raise _errors.make(
+            -22, "IN_USE", f"a task of another event loop waits for calls of topic {caller.topic}"
+        )
+    if calls is None or calls.loop is not loop:
+        closing(id(caller))
+        calls = _readers[id(caller)] = _Calls(caller, loop)
+    return await calls.result(caller, caller._begin(tensors, **arguments))

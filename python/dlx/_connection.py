@@ -40,6 +40,22 @@ def connect(socket=None, *, name=None, timeout=None, autospawn=True):
         raise
 
 
+def _busy(spin):
+    """Returns the argument for a busy wait, where one was given: 0 for never, None for always."""
+    if not isinstance(spin, str):
+        return () if spin is None else (spin,)
+    if spin not in ("never", "always"):
+        raise ValueError(f'spin is a number of seconds, "never" or "always", not {spin!r}')
+    return (0 if spin == "never" else None,)
+
+
+def _some(name, number):
+    """Returns the number; 0, which libdlx takes for its default, for None."""
+    if number == 0:
+        raise ValueError(f"{name} is 1 or more, or None for the default")
+    return 0 if number is None else number
+
+
 class Methods:
     """Methods of a Connection."""
 
@@ -48,22 +64,25 @@ class Methods:
         topic,
         *,
         history=0,
-        on_full="drop",
-        depth=16,
+        on_full=None,
+        depth=None,
         retain=0,
         retain_for=None,
         timeout=None,
         max_held=0,
         max_held_bytes=0,
         require=0,
+        groups=(),
     ):
         """Announces a dlx.Publisher on a topic: segments of [A-Za-z0-9_.-], separated by '/'.
 
         history     how many of the newest messages stay readable for subscriptions that ask for a
                     history, at most 1024; 0: the larger of 1 and `retain`
         on_full     "drop" a message that is `depth` behind the newest, or "block" until reliable
-                    subscribers have taken it
-        depth       how many messages a subscriber may be behind, 1 to 4096, whatever their size
+                    subscribers have taken it, and groups have done it; None: "block" with
+                    `groups`, else "drop"
+        depth       how many messages a subscriber, or a group, may be behind, 1 to 4096, whatever
+                    their size; None: 64 with `groups`, else 16
         retain      how many of the newest messages (at most `history`) later subscriptions and
                     get() receive, also when the publisher is gone
         retain_for  seconds that the daemon keeps them then, more than 0; None: without a limit;
@@ -76,11 +95,18 @@ class Methods:
         require     how many subscribers, of any kind, must be attached: publish() waits for them,
                     and raises dlx.Timeout if they are not in time; 0: a message may reach nobody,
                     and Report.subscribers is 0
+        groups      names of groups of workers (subscribe(group=)), of which each does each message
+                    once: messages are kept for them until they are done, also while there is no
+                    worker, and when the publisher is gone. At most 16. Groups that are not listed
+                    exist while they have a worker
 
         Raises dlx.InvalidError, dlx.AccessError, dlx.LimitError, dlx.NoMemory, dlx.DaemonError.
         """
-        if on_full not in ("drop", "block"):
-            raise ValueError(f'on_full is "drop" or "block", not {on_full!r}')
+        if on_full not in (None, "drop", "block"):
+            raise ValueError(f'on_full is "drop", "block" or None, not {on_full!r}')
+        if isinstance(groups, (str, bytes)):  # a tuple of its letters
+            raise TypeError(f"groups is a list of names, not {groups!r}")
+        groups = tuple(groups)
         latched = isinstance(retain_for, str)
         if latched and retain_for != "latched":
             raise ValueError(
@@ -89,8 +115,8 @@ class Methods:
         return self._publisher(
             topic,
             history,
-            on_full == "block",
-            depth,
+            on_full == "block" or (on_full is None and bool(groups)),
+            0 if depth is None else depth,
             retain,
             latched,
             None if latched else retain_for,
@@ -98,6 +124,7 @@ class Methods:
             max_held,
             max_held_bytes,
             require,
+            groups,
         )
 
     def subscribe(
@@ -107,7 +134,7 @@ class Methods:
         latest=False,
         history=0,
         reliable=False,
-        max_held=16,
+        max_held=None,
         timeout=None,
         stay=None,
         publishers=None,
@@ -117,6 +144,10 @@ class Methods:
         kernels_loaded=False,
         private=False,
         device=None,
+        group=None,
+        lease=None,
+        max_attempts=None,
+        dead_letters=None,
     ):
         """Makes a dlx.Subscription of a topic, or of all topics that match a pattern, now and
         later: '*' stands for any characters in its segment ("cam/*"), and "**" as the last segment
@@ -128,7 +159,8 @@ class Methods:
                   `history`; 0: only with those that it retains; None: with none, not even retained
                   ones
         reliable  the publisher (on_full="block") waits for this subscription while it is attached
-        max_held  how many messages may be held at once, 1 to 4096
+        max_held  how many messages may be held at once, 1 to 4096; None: 16. With `group`, how
+                  many of all publishers may be neither done nor given back; None: 1
         timeout   seconds that take() and loops wait for a message (dlx.Timeout); None: without a
                   limit
         stay      True: loops and take() wait for the next publisher when the last one has left;
@@ -159,8 +191,20 @@ class Methods:
         device    a GPU ("cuda:1") that uses received tensors on GPUs: those on other GPUs of its
                   kind are mapped for it. A tensor of a GPU to which it has no peer access raises
                   dlx.DeviceError. None: a tensor is for the GPU that it lies on
+        group     be a worker: the subscriptions with this name share the messages of each
+                  publisher, and each message goes to one of them, which says that it is done:
+                  "with task:" does so at its end, and an exception gives the message back. A
+                  message is done at least once: task.attempt counts its deliveries
+        lease     seconds after which a worker that has neither done nor renewed (task.renew()) a
+                  message loses it to another one; None: it keeps it while its process lives
+        max_attempts  how often a message is delivered before it is a dead letter, which nobody
+                  gets any more, 1 to 60; None: 5. This and `lease` are the same for all workers
+                  of a group
+        dead_letters  a topic on which this worker publishes a copy of each dead letter that it
+                  finds; None: a "dead_letter" event alone
 
-        Raises dlx.InvalidError (the topic; reliable, and a publisher drops), dlx.AccessError,
+        Raises dlx.InvalidError (the topic; reliable, and a publisher drops; another `lease` or
+        `max_attempts` than the group's), dlx.AccessError (also: the group is another user's),
         dlx.LimitError, dlx.DaemonError, dlx.DeviceError (pin, device: no such GPU), dlx.Timeout.
         """
         if stay is not None and publishers is not None:
@@ -168,24 +212,22 @@ class Methods:
                 "stay and publishers exclude each other: a loop for a number of publishers ends "
                 "when they have left"
             )
+        if group is None and (lease, max_attempts, dead_letters) != (None, None, None):
+            raise ValueError(
+                "lease, max_attempts and dead_letters are for a worker: give its group"
+            )
         if isinstance(stay, (str, bytes)):  # "no" is true to Python
             raise TypeError(f"stay is True, False or None, not {stay!r}")
         if publishers is None:
             stays = _is_pattern(topic) if stay is None else stay
             publishers = None if stays else 1
-        if isinstance(spin, str):
-            if spin not in ("never", "always"):
-                raise ValueError(f'spin is a number of seconds, "never" or "always", not {spin!r}')
-            busy = (0 if spin == "never" else None,)
-        else:
-            busy = () if spin is None else (spin,)
         _torch.register()
         return self._subscribe(
             topic,
             latest,
             history,
             reliable,
-            max_held,
+            0 if max_held is None else max_held,
             timeout,
             publishers,
             pin,
@@ -193,8 +235,45 @@ class Methods:
             kernels_loaded,
             private,
             device,
-            *busy,
+            group,
+            lease,
+            max_attempts,
+            dead_letters,
+            *_busy(spin),
         )
+
+    def caller(self, topic, *, max_in_flight=None, spin=None):
+        """Makes a dlx.Caller, which asks the service on a topic. The service need not exist yet.
+
+        max_in_flight  how many calls may be in flight, 1 to 1024; None: 16
+        spin           longest busy wait for a reply, as for subscribe()
+
+        A worker of another user needs the rights to subscribe and to block on the topic, and this
+        program that to publish there. Replies need no rule.
+
+        Raises dlx.InvalidError, dlx.AccessError, dlx.LimitError, dlx.DaemonError (also: the daemon
+        is too old for calls).
+        """
+        _torch.register()
+        return self._caller(topic, _some("max_in_flight", max_in_flight), *_busy(spin))
+
+    def serve(self, topic, *, max_held=None, timeout=None, spin=None):
+        """Begins to serve a topic, or all topics that match a pattern, as one of the workers of a
+        service, and returns a dlx.Service. Each request goes to one worker:
+
+            for request in c.serve("svc/detect"):
+                with request:  # an exception is answered as dlx.CallError, and goes on
+                    request.reply(model(request.message))
+
+        max_held  how many requests this worker may have at once, 1 to 4096; None: 1
+        timeout   seconds that take() and loops wait for a request (dlx.Timeout); None: without a
+                  limit
+        spin      longest busy wait for a request, as for subscribe()
+
+        Raises as subscribe() does for a worker of a group: the group is "service".
+        """
+        _torch.register()
+        return self._serve(topic, _some("max_held", max_held), timeout, *_busy(spin))
 
     def get(self, topic, timeout=0, *, stream=None):
         """Returns the newest complete message of a topic, from any live publisher or from retained

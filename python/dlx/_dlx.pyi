@@ -129,6 +129,7 @@ class PublisherStats(TypedDict):
     cut: int
     gpu_waits: int
     gpu_arena_bytes: int
+    undone: int
 
 class SubscriptionStats(TypedDict):
     taken: int
@@ -145,6 +146,32 @@ class SubscriptionStats(TypedDict):
     pinned_bytes: int
     pin_failures: int
     has_daemon: bool
+    n_claimed: int
+    done: int
+    redelivered: int
+    dead: int
+
+class CallerStats(TypedDict):
+    calls: int
+    replies: int
+    failed: int
+    workers_gone: int
+    timed_out: int
+    cancelled: int
+    late: int
+    n_in_flight: int
+    n_workers: int
+
+class ServiceStats(TypedDict):
+    requests: int
+    replies: int
+    errors: int
+    expired: int
+    gone: int
+    abandoned: int
+    refused: int
+    n_held: int
+    n_callers: int
 
 class PublisherInfo(TypedDict):
     topic: str
@@ -181,6 +208,35 @@ class LinkInfo(TypedDict):
     blocks: bool
     joining: bool
     behind: int | None  # None: the daemon is older and does not tell
+
+class GroupInfo(TypedDict):
+    topic: str
+    name: str
+    publisher: int
+    group: int
+    uid: int
+    n_workers: int
+    max_attempts: int
+    lease_ns: int
+    declared: bool
+    gone: bool
+    waiting: int
+    in_flight: int
+    done: int
+    redelivered: int
+    dead: int
+    lost: int
+    oldest: int
+    oldest_ns: int
+
+class ClaimInfo(TypedDict):
+    client_name: str
+    seq: int
+    published_ns: int
+    link: int
+    pid: int
+    uid: int
+    attempt: int
 
 class DaemonInfo(TypedDict):
     version: str
@@ -229,7 +285,15 @@ class Event(structseq[object], tuple[str, str, int, int, int, int, str]):
     def kind(
         self,
     ) -> Literal[
-        "joined", "left", "lost", "unpinned", "late", "reconnected", "unseen", "cpu_waited"
+        "joined",
+        "left",
+        "lost",
+        "unpinned",
+        "late",
+        "reconnected",
+        "unseen",
+        "cpu_waited",
+        "dead_letter",
     ]: ...
     @property
     def topic(self) -> str: ...
@@ -344,6 +408,8 @@ class Message:
     @property
     def released(self) -> bool: ...
     @property
+    def attempt(self) -> int: ...
+    @property
     def tensors(self) -> list[Tensor]: ...
     @property
     def names(self) -> list[str | None]: ...
@@ -404,6 +470,9 @@ class Message:
     def open_into(self, range: GpuRange, /, timeout: float | None = 5.0) -> None: ...
     def private(self, key: str | int, /) -> Tensor: ...
     def release(self) -> None: ...
+    def done(self) -> None: ...
+    def give_back(self) -> None: ...
+    def renew(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self,
@@ -502,6 +571,7 @@ class Publisher:
         stream: Stream = None,
     ) -> Report: ...
     def wait(self, n: int = 1, timeout: float | None = None) -> None: ...
+    def drain(self, timeout: float | None = None) -> None: ...
     def publish_async(
         self,
         tensors: MessageLike,
@@ -516,6 +586,7 @@ class Publisher:
     def wait_async(
         self, n: int = 1, timeout: float | None = None
     ) -> Coroutine[object, object, None]: ...
+    def drain_async(self, timeout: float | None = None) -> Coroutine[object, object, None]: ...
     def fileno(self) -> int: ...
     def events(self) -> list[Event]: ...
     def stats(self) -> PublisherStats: ...
@@ -573,6 +644,185 @@ class Subscription(Iterator[Message], AsyncIterator[Message]):
     ) -> None: ...
 
 @final
+class Caller:
+    @property
+    def topic(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+    def empty(
+        self,
+        shape: int | Sequence[int],
+        dtype: DTypeLike = "float32",
+        *,
+        device: Device | None = "cpu",
+    ) -> Tensor: ...
+    def zeros(
+        self,
+        shape: int | Sequence[int],
+        dtype: DTypeLike = "float32",
+        *,
+        device: Device | None = "cpu",
+    ) -> Tensor: ...
+    @overload
+    def empty_like(self, tensor: TensorLike, *, device: Device | None = "cpu") -> Tensor: ...
+    @overload
+    def empty_like(
+        self, tensor: dict[str, _T], *, device: Device | None = "cpu"
+    ) -> dict[str, Tensor]: ...
+    def call(
+        self,
+        tensors: MessageLike,
+        *,
+        meta: Meta | None = None,
+        strict: bool = False,
+        share: bool = False,
+        stream: Stream = None,
+        stage: bool = False,
+        timeout: float | None = None,
+        idempotent: bool = False,
+    ) -> Message: ...
+    def call_async(
+        self,
+        tensors: MessageLike,
+        *,
+        meta: Meta | None = None,
+        strict: bool = False,
+        share: bool = False,
+        stream: Stream = None,
+        stage: bool = False,
+        timeout: float | None = None,
+        idempotent: bool = False,
+    ) -> Coroutine[object, object, Message]: ...
+    def _begin(
+        self,
+        tensors: MessageLike,
+        *,
+        meta: Meta | None = None,
+        strict: bool = False,
+        share: bool = False,
+        stream: Stream = None,
+        stage: bool = False,
+        timeout: float | None = None,
+        idempotent: bool = False,
+    ) -> int: ...
+    def _take(self) -> tuple[int, Message | BaseException] | None: ...
+    def _cancel(self, call: int, /) -> None: ...
+    def wait(self, timeout: float | None = None) -> None: ...
+    def fileno(self) -> int: ...
+    def stats(self) -> CallerStats: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+@final
+class Service(Iterator[Request], AsyncIterator[Request]):
+    @property
+    def timeout(self) -> float | None: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+    def take(self, timeout: float | None = ..., *, stream: Stream = None) -> Request: ...
+    def take_async(
+        self, timeout: float | None = ..., *, stream: Stream = None
+    ) -> Coroutine[object, object, Request]: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Request: ...
+    def __aiter__(self) -> Self: ...
+    def __anext__(self) -> Coroutine[object, object, Request]: ...
+    def fileno(self) -> int: ...
+    def stats(self) -> ServiceStats: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+@final
+class Request:
+    @property
+    def message(self) -> Message: ...
+    @property
+    def deadline(self) -> float | None: ...
+    @property
+    def cancelled(self) -> bool: ...
+    @property
+    def answered(self) -> bool: ...
+    @property
+    def released(self) -> bool: ...
+    @property
+    def meta(self) -> dict[str, MaybeNone] | MaybeNone: ...
+    @property
+    def names(self) -> list[str | None]: ...
+    @property
+    def tensors(self) -> list[Tensor]: ...
+    @property
+    def topic(self) -> str: ...
+    def empty(
+        self,
+        shape: int | Sequence[int],
+        dtype: DTypeLike = "float32",
+        *,
+        device: Device | None = "cpu",
+    ) -> Tensor: ...
+    def zeros(
+        self,
+        shape: int | Sequence[int],
+        dtype: DTypeLike = "float32",
+        *,
+        device: Device | None = "cpu",
+    ) -> Tensor: ...
+    @overload
+    def empty_like(self, tensor: TensorLike, *, device: Device | None = "cpu") -> Tensor: ...
+    @overload
+    def empty_like(
+        self, tensor: dict[str, _T], *, device: Device | None = "cpu"
+    ) -> dict[str, Tensor]: ...
+    def reply(
+        self,
+        tensors: MessageLike,
+        *,
+        meta: Meta | None = None,
+        strict: bool = False,
+        share: bool = False,
+        stream: Stream = None,
+        stage: bool = False,
+    ) -> None: ...
+    def error(self, text: str, code: int = 0) -> None: ...
+    def release(self) -> None: ...
+    def __getitem__(self, key: str | int, /) -> Tensor: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Tensor]: ...
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Stream = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+@final
 class Connection:
     @property
     def closed(self) -> bool: ...
@@ -581,14 +831,15 @@ class Connection:
         topic: str,
         *,
         history: int = 0,
-        on_full: Literal["drop", "block"] = "drop",
-        depth: int = 16,
+        on_full: Literal["drop", "block"] | None = None,
+        depth: int | None = None,
         retain: int = 0,
         retain_for: float | Literal["latched"] | None = None,
         timeout: float | None = None,
         max_held: int = 0,
         max_held_bytes: int = 0,
         require: int = 0,
+        groups: Iterable[str] = (),
     ) -> Publisher: ...
     def subscribe(
         self,
@@ -597,7 +848,7 @@ class Connection:
         latest: bool = False,
         history: int | None = 0,
         reliable: bool = False,
-        max_held: int = 16,
+        max_held: int | None = None,
         timeout: float | None = None,
         stay: bool | None = None,
         publishers: int | None = None,
@@ -607,9 +858,29 @@ class Connection:
         kernels_loaded: bool = False,
         private: bool = False,
         device: Device | None = None,
+        group: str | None = None,
+        lease: float | None = None,
+        max_attempts: int | None = None,
+        dead_letters: str | None = None,
     ) -> Subscription: ...
+    def caller(
+        self,
+        topic: str,
+        *,
+        max_in_flight: int | None = None,
+        spin: float | Literal["never", "always"] | None = None,
+    ) -> Caller: ...
+    def serve(
+        self,
+        topic: str,
+        *,
+        max_held: int | None = None,
+        timeout: float | None = None,
+        spin: float | Literal["never", "always"] | None = None,
+    ) -> Service: ...
     def get(self, topic: str, timeout: float | None = 0, *, stream: Stream = None) -> Message: ...
     def drop_retained(self, topic: str, /) -> None: ...
+    def drop_queue(self, topic: str, /) -> None: ...
     # Functions that the methods above call:
     def _publisher(
         self,
@@ -624,6 +895,7 @@ class Connection:
         max_held: int,
         max_held_bytes: int,
         require: int,
+        groups: tuple[str, ...],
         /,
     ) -> Publisher: ...
     def _subscribe(
@@ -640,12 +912,22 @@ class Connection:
         kernels_loaded: bool,
         private: bool,
         device: Device | None,
+        group: str | None,
+        lease: float | None,
+        max_attempts: int | None,
+        dead_letters: str | None,
         spin: float | None = ...,
         /,
     ) -> Subscription: ...
+    def _caller(self, topic: str, max_in_flight: int, spin: float | None = ..., /) -> Caller: ...
+    def _serve(
+        self, topic: str, max_held: int, timeout: float | None, spin: float | None = ..., /
+    ) -> Service: ...
     def _get(self, topic: str, timeout: float | None, stream: Stream, /) -> Message: ...
     def publishers(self, topic: str | None = None, /) -> list[PublisherInfo]: ...
     def links(self, publisher: int, /) -> list[LinkInfo]: ...
+    def groups(self, topic: str | None = None, /) -> list[GroupInfo]: ...
+    def claims(self, publisher: int, group: int, /) -> list[ClaimInfo]: ...
     def daemon(self) -> DaemonInfo: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...

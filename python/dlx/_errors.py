@@ -67,7 +67,9 @@ class InvalidError(Error, ValueError):
 
 @_public("NOT_FOUND")
 class NotFound(Error, KeyError):
-    """There is no such tensor, publisher or retained message."""
+    """There is no such tensor, publisher, group or retained message; or the message is not this
+    worker's any more.
+    """
 
 
 @_public("PUBLISHER_GONE")
@@ -80,8 +82,24 @@ class PublisherGone(Error):
 @_public("FULL")
 class Full(Error):
     """A reliable subscriber is `depth` messages behind and publish() does not wait; the text names
-    it.
+    it. Or max_in_flight calls of a caller are in flight.
     """
+
+
+@_public("WORKER_GONE")
+class WorkerGone(Error):
+    """The worker that had the request died; the text names it. The request may have been carried
+    out in part.
+    """
+
+
+@_public("CALL_FAILED")
+class CallError(Error):
+    """The worker answered with an error, or let the request go without a reply. `worker_code` is
+    the code that it gave, or 0.
+    """
+
+    worker_code = 0
 
 
 @_public("TOO_MANY_HELD")
@@ -148,6 +166,12 @@ _NAMES = {
     "min_subscribers is": "require is",
     " (it did not wait: timeout_ns is 0)": "",  # publish_async() does, between its tries
     "retain_for_ns": "retain_for",
+    "dlx_message_done()": "done()",
+    "dlx_message_done": "done()",
+    "dlx_message_give_back": "give_back()",
+    "dlx_message_renew": "renew()",
+    "dlx_publisher_drain()": "drain()",
+    "lease_ns": "lease",
     "mode LATEST passes": "latest=True passes",
     "this program only connects": "autospawn=False",
     "`reliable`": "reliable=True",
@@ -191,6 +215,11 @@ def name_leaf(error, tree, name):
 def count(error, n):
     """Says how many messages publish_many() published before the error."""
     error.n_published = n
+
+
+def of_worker(error, code):
+    """Says which code the worker gave."""
+    error.worker_code = code
 
 
 def refusal(error, object):

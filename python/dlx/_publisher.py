@@ -22,5 +22,11 @@ class Methods:
 
         return _aio.wait(self, n, timeout)
 
+    def drain_async(self, timeout=None):
+        """Does as drain(), for asyncio: a coroutine."""
+        from . import _aio
+
+        return _aio.drain(self, timeout)
+
 
 add(Methods, Publisher)

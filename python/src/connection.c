@@ -9,6 +9,9 @@
 
 PyTypeObject *dlxpy_connection_type;
 
+/* That a publisher may declare: as DLX_SHM_GROUPS_MAX. */
+#define GROUPS_MAX 16
+
 static struct dlxpy_handle *cast(PyObject *self)
 {
     return (struct dlxpy_handle *)self;
@@ -44,8 +47,8 @@ int dlxpy_connection_leave(PyObject *self, struct dlxpy_wait *wait, int r)
 
 /* ---- connect ------------------------------------------------------------------------------- */
 
-/* Are there so many? Returns 0, or -1 with TypeError. */
-static int check_number(const char *function, Py_ssize_t n_args, Py_ssize_t least, Py_ssize_t most)
+int dlxpy_connection_check_number(const char *function, Py_ssize_t n_args, Py_ssize_t least,
+                                  Py_ssize_t most)
 {
     if (n_args >= least && n_args <= most)
         return 0;
@@ -94,8 +97,8 @@ static PyObject *connect_it(PyObject *module, PyObject *const *args, Py_ssize_t 
     PyObject *socket = NULL, *name = NULL, *ret = NULL;
     bool autospawn = true;
     (void)module;
-    if (check_number("_connect", n_args, 4, 4) < 0 || dlxpy_flag(args[3], &autospawn) < 0 ||
-        parse_timeout(args[2], &connect_args) < 0)
+    if (dlxpy_connection_check_number("_connect", n_args, 4, 4) < 0 ||
+        dlxpy_flag(args[3], &autospawn) < 0 || parse_timeout(args[2], &connect_args) < 0)
         return NULL;
     connect_args.autospawn = autospawn ? DLX_AUTOSPAWN_DEFAULT : DLX_AUTOSPAWN_NEVER;
     if (dlxpy_text_of(args[0], &socket, &connect_args.socket) == 0 &&
@@ -138,17 +141,47 @@ static void unref_publisher(void *p)
 }
 
 PyDoc_STRVAR(publisher_doc, "_publisher($self, topic, history, blocks, depth, retain, latched, "
-                            "retain_for, timeout, max_held, max_held_bytes, require, /)\n"
+                            "retain_for, timeout, max_held, max_held_bytes, require, groups, /)\n"
                             "--\n"
                             "\n");
+/* A name that is borrowed from `object`; NULL for None. Returns 0, or -1 with an exception. */
+static int parse_name(PyObject *object, const char **ret)
+{
+    Py_ssize_t size = 0;
+    *ret = NULL;
+    if (object == Py_None)
+        return 0;
+    *ret = PyUnicode_AsUTF8AndSize(object, &size);
+    if (*ret && strlen(*ret) != (size_t)size)
+        PyErr_Format(PyExc_ValueError, "a name with a NUL: %R", object);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* The names of `groups`, a tuple of str. Returns 0, or -1 with an exception. */
+static int parse_groups(PyObject *groups, const char *names[GROUPS_MAX],
+                        struct dlx_publisher_args *ret)
+{
+    Py_ssize_t n = PyTuple_Size(groups);
+    if (n > GROUPS_MAX)
+        PyErr_Format(PyExc_ValueError, "%zd groups: at most %d are possible", n, GROUPS_MAX);
+    for (Py_ssize_t i = 0; i < n && !PyErr_Occurred(); i++)
+        (void)parse_name(PyTuple_GetItem(groups, i), &names[i]);
+    if (PyErr_Occurred())
+        return -1;
+    ret->groups = n > 0 ? names : NULL;
+    ret->n_groups = (uint32_t)n;
+    return 0;
+}
+
 static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
     struct dlx_publisher_args pub = {.size = sizeof pub};
+    const char *groups[GROUPS_MAX];
     PyObject *keep;
     const char *topic;
     int64_t timeout_ns;
     bool blocks = false, latched = false;
-    if (check_number("_publisher", n_args, 11, 11) < 0 ||
+    if (dlxpy_connection_check_number("_publisher", n_args, 12, 12) < 0 ||
         dlxpy_uint32(args[1], "history", UINT32_MAX, &pub.history) < 0 ||
         dlxpy_flag(args[2], &blocks) < 0 ||
         dlxpy_uint32(args[3], "depth", UINT32_MAX, &pub.depth) < 0 ||
@@ -158,7 +191,7 @@ static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         dlxpy_uint32(args[8], "max_held", UINT32_MAX, &pub.max_held) < 0 ||
         dlxpy_uint64(args[9], "max_held_bytes", &pub.max_held_bytes) < 0 ||
         dlxpy_uint32(args[10], "require", UINT32_MAX, &pub.min_subscribers) < 0 ||
-        dlxpy_topic_of(args[0], &keep, &topic) < 0)
+        parse_groups(args[11], groups, &pub) < 0 || dlxpy_topic_of(args[0], &keep, &topic) < 0)
         return NULL;
     pub.on_full = blocks ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP;
     if (latched)
@@ -175,6 +208,26 @@ static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_a
     return ret;
 }
 
+/* What a worker of a group has more: group, lease, max_attempts and dead_letters. */
+static int parse_worker(PyObject *const args[4], struct dlx_subscribe_args *ret)
+{
+    if (parse_name(args[0], &ret->group) < 0 || parse_name(args[3], &ret->dead_letters) < 0 ||
+        (args[2] != Py_None &&
+         dlxpy_uint32(args[2], "max_attempts", UINT32_MAX, &ret->max_attempts) < 0))
+        return -1;
+    if (args[2] != Py_None && ret->max_attempts == 0) {
+        PyErr_SetString(PyExc_ValueError, "max_attempts is 1 or more, or None for 5");
+        return -1;
+    }
+    if (args[1] == Py_None)
+        return 0;
+    if (dlxpy_timeout(args[1], &ret->lease_ns) < 0)
+        return -1;
+    if (ret->lease_ns == 0)
+        PyErr_SetString(PyExc_ValueError, "lease is more than 0 seconds, or None for no lease");
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 /* None: the loop goes on when publishers leave. */
 static int parse_publishers(PyObject *object, uint32_t *ret)
 {
@@ -189,8 +242,7 @@ static int parse_publishers(PyObject *object, uint32_t *ret)
     return -1;
 }
 
-/* Seconds, of which 0 is "never" and None "always". */
-static int parse_spin(PyObject *object, int64_t *ret)
+int dlxpy_connection_parse_spin(PyObject *object, int64_t *ret)
 {
     if (dlxpy_timeout(object, ret) < 0)
         return -1;
@@ -217,7 +269,7 @@ static int parse_stream_timeout(PyObject *object, int64_t *ret)
 
 PyDoc_STRVAR(subscribe_doc, "_subscribe($self, topic, latest, history, reliable, max_held, "
                             "timeout, publishers, pin, stream_timeout, kernels_loaded, private, "
-                            "device, spin=..., /)\n"
+                            "device, group, lease, max_attempts, dead_letters, spin=..., /)\n"
                             "--\n"
                             "\n");
 static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
@@ -227,7 +279,8 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
     const char *topic;
     int64_t timeout_ns;
     bool latest = false, is_private = false;
-    if (check_number("_subscribe", n_args, 12, 13) < 0 || dlxpy_flag(args[1], &latest) < 0 ||
+    if (dlxpy_connection_check_number("_subscribe", n_args, 16, 17) < 0 ||
+        dlxpy_flag(args[1], &latest) < 0 ||
         (args[2] != Py_None &&
          dlxpy_uint32(args[2], "history", UINT32_MAX - 1, &sub.history) < 0) ||
         dlxpy_flag(args[3], &sub.reliable) < 0 ||
@@ -238,7 +291,8 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         parse_stream_timeout(args[8], &sub.stream_timeout_ns) < 0 ||
         dlxpy_flag(args[9], &sub.kernels_loaded) < 0 || dlxpy_flag(args[10], &is_private) < 0 ||
         dlxpy_gpu_device(args[11], "device", &sub.device) < 0 ||
-        (n_args > 12 && parse_spin(args[12], &sub.spin_ns) < 0) ||
+        parse_worker(args + 12, &sub) < 0 ||
+        (n_args > 16 && dlxpy_connection_parse_spin(args[16], &sub.spin_ns) < 0) ||
         dlxpy_topic_of(args[0], &keep, &topic) < 0)
         return NULL;
     sub.mode = latest ? DLX_MODE_LATEST : DLX_MODE_ALL;
@@ -267,8 +321,9 @@ static PyObject *get(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
     PyObject *keep;
     int64_t timeout_ns;
     const char *topic;
-    if (check_number("_get", n_args, 3, 3) < 0 || dlxpy_timeout(args[1], &timeout_ns) < 0 ||
-        dlxpy_stream_parse(args[2], &stream) < 0 || dlxpy_topic_of(args[0], &keep, &topic) < 0)
+    if (dlxpy_connection_check_number("_get", n_args, 3, 3) < 0 ||
+        dlxpy_timeout(args[1], &timeout_ns) < 0 || dlxpy_stream_parse(args[2], &stream) < 0 ||
+        dlxpy_topic_of(args[0], &keep, &topic) < 0)
         return NULL;
     struct dlx_message *m = NULL;
     struct dlxpy_wait wait;
@@ -282,6 +337,23 @@ static PyObject *get(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
     return ret;
 }
 
+/* dlx_drop_retained() and dlx_drop_queue(). */
+static PyObject *drop(PyObject *self, PyObject *object,
+                      int (*call)(struct dlx_client *c, const char *topic))
+{
+    PyObject *keep;
+    const char *topic;
+    if (dlxpy_topic_of(object, &keep, &topic) < 0)
+        return NULL;
+    struct dlxpy_wait wait;
+    struct dlx_client *c = dlxpy_connection_enter(self, &wait);
+    int r = c ? dlxpy_connection_leave(self, &wait, call(c, topic)) : -1;
+    Py_XDECREF(keep);
+    if (r < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(drop_retained_doc,
              "drop_retained($self, topic, /)\n"
              "--\n"
@@ -291,17 +363,18 @@ PyDoc_STRVAR(drop_retained_doc,
              "dlx.DaemonError.");
 static PyObject *drop_retained(PyObject *self, PyObject *object)
 {
-    PyObject *keep;
-    const char *topic;
-    if (dlxpy_topic_of(object, &keep, &topic) < 0)
-        return NULL;
-    struct dlxpy_wait wait;
-    struct dlx_client *c = dlxpy_connection_enter(self, &wait);
-    int r = c ? dlxpy_connection_leave(self, &wait, dlx_drop_retained(c, topic)) : -1;
-    Py_XDECREF(keep);
-    if (r < 0)
-        return NULL;
-    Py_RETURN_NONE;
+    return drop(self, object, dlx_drop_retained);
+}
+
+PyDoc_STRVAR(drop_queue_doc,
+             "drop_queue($self, topic, /)\n"
+             "--\n"
+             "\n"
+             "Removes what groups of departed publishers of a topic (`groups` of publisher())\n"
+             "have not done. What workers have stays valid. Raises as drop_retained().");
+static PyObject *drop_queue(PyObject *self, PyObject *object)
+{
+    return drop(self, object, dlx_drop_queue);
 }
 
 /* ---- the rest ------------------------------------------------------------------------------ */
@@ -317,8 +390,15 @@ static PyMethodDef methods[] = {
     {"__exit__", dlxpy_handle_close, METH_VARARGS, NULL},
     {"_publisher", (PyCFunction)(void (*)(void))publisher, METH_FASTCALL, publisher_doc},
     {"_subscribe", (PyCFunction)(void (*)(void))subscribe, METH_FASTCALL, subscribe_doc},
+    {"_caller", (PyCFunction)(void (*)(void))dlxpy_connection_caller, METH_FASTCALL,
+     dlxpy_connection_caller_doc},
+    {"_serve", (PyCFunction)(void (*)(void))dlxpy_connection_serve, METH_FASTCALL,
+     dlxpy_connection_serve_doc},
     {"_get", (PyCFunction)(void (*)(void))get, METH_FASTCALL, get_doc},
     {"drop_retained", drop_retained, METH_O, drop_retained_doc},
+    {"drop_queue", drop_queue, METH_O, drop_queue_doc},
+    {"groups", dlxpy_connection_groups, METH_VARARGS, dlxpy_groups_doc},
+    {"claims", dlxpy_connection_claims, METH_VARARGS, dlxpy_claims_doc},
     {"publishers", dlxpy_connection_publishers, METH_VARARGS, dlxpy_publishers_doc},
     {"links", dlxpy_connection_links, METH_O, dlxpy_links_doc},
     {"daemon", dlxpy_connection_daemon, METH_NOARGS, dlxpy_daemon_doc},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Requests that only ask the daemon: publishers, links, the daemon itself. */
+/* Requests that only ask the daemon: publishers, links, groups and claims, the daemon itself. */
 
 #include "connection.h"
 #include "errors.h"
@@ -46,6 +46,25 @@ static PyObject *link_dict(const struct dlx_link_info *i)
                          "joining", i->joining ? Py_True : Py_False, "behind", behind);
 }
 
+static PyObject *group_dict(const struct dlx_group_info *i)
+{
+    return Py_BuildValue(
+        "{s:s,s:N,s:K,s:I,s:I,s:I,s:I,s:L,s:O,s:O,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "topic",
+        i->topic, "name", dlxpy_text(i->name), "publisher", i->publisher, "group", i->group, "uid",
+        i->uid, "n_workers", i->n_workers, "max_attempts", i->max_attempts, "lease_ns",
+        (long long)i->lease_ns, "declared", i->declared ? Py_True : Py_False, "gone",
+        i->gone ? Py_True : Py_False, "waiting", i->waiting, "in_flight", i->in_flight, "done",
+        i->done, "redelivered", i->redelivered, "dead", i->dead, "lost", i->lost, "oldest",
+        i->oldest, "oldest_ns", i->oldest_ns);
+}
+
+static PyObject *claim_dict(const struct dlx_claim_info *i)
+{
+    return Py_BuildValue("{s:N,s:K,s:K,s:K,s:I,s:I,s:I}", "client_name", dlxpy_text(i->client_name),
+                         "seq", i->seq, "published_ns", i->published_ns, "link", i->link, "pid",
+                         i->pid, "uid", i->uid, "attempt", i->attempt);
+}
+
 /* Adds an item, which it takes over, to a list. Returns 0, or -1 with an exception. */
 static int append(PyObject *list, PyObject *item)
 {
@@ -67,6 +86,22 @@ static int add_link(const struct dlx_link_info *info, void *list)
 {
     PyGILState_STATE state = PyGILState_Ensure();
     int r = append(list, link_dict(info));
+    PyGILState_Release(state);
+    return r;
+}
+
+static int add_group(const struct dlx_group_info *info, void *list)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    int r = append(list, group_dict(info));
+    PyGILState_Release(state);
+    return r;
+}
+
+static int add_claim(const struct dlx_claim_info *info, void *list)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    int r = append(list, claim_dict(info));
     PyGILState_Release(state);
     return r;
 }
@@ -108,6 +143,48 @@ PyObject *dlxpy_connection_links(PyObject *self, PyObject *publisher)
     PyObject *ret = PyErr_Occurred() ? NULL : PyList_New(0);
     struct dlx_client *c = ret ? dlxpy_connection_enter(self, &wait) : NULL;
     if (!c || dlxpy_connection_leave(self, &wait, dlx_list_links(c, id, add_link, ret)) < 0)
+        Py_CLEAR(ret);
+    return ret;
+}
+
+const char dlxpy_groups_doc[] =
+    "groups($self, topic=None, /)\n"
+    "--\n"
+    "\n"
+    "Lists the groups of workers of the publishers of a topic, of a pattern, or all, and\n"
+    "how much of the work is done. Returns a list of dicts with the members of struct\n"
+    "dlx_group_info.";
+PyObject *dlxpy_connection_groups(PyObject *self, PyObject *args)
+{
+    const char *topic = NULL;
+    struct dlxpy_wait wait;
+    if (!PyArg_ParseTuple(args, "|z:groups", &topic))
+        return NULL;
+    PyObject *ret = PyList_New(0);
+    struct dlx_client *c = ret ? dlxpy_connection_enter(self, &wait) : NULL;
+    if (!c || dlxpy_connection_leave(self, &wait, dlx_list_groups(c, topic, add_group, ret)) < 0)
+        Py_CLEAR(ret);
+    return ret;
+}
+
+const char dlxpy_claims_doc[] =
+    "claims($self, publisher, group, /)\n"
+    "--\n"
+    "\n"
+    "Lists the messages that workers have of a group: `publisher` and `group` are numbers,\n"
+    "as in groups(). Returns a list of dicts with the members of struct dlx_claim_info.\n"
+    "Raises dlx.NotFound.";
+PyObject *dlxpy_connection_claims(PyObject *self, PyObject *args)
+{
+    unsigned long long publisher;
+    unsigned int group;
+    struct dlxpy_wait wait;
+    if (!PyArg_ParseTuple(args, "KI:claims", &publisher, &group))
+        return NULL;
+    PyObject *ret = PyList_New(0);
+    struct dlx_client *c = ret ? dlxpy_connection_enter(self, &wait) : NULL;
+    if (!c || dlxpy_connection_leave(self, &wait,
+                                     dlx_list_claims(c, publisher, group, add_claim, ret)) < 0)
         Py_CLEAR(ret);
     return ret;
 }

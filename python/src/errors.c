@@ -15,7 +15,7 @@ PyObject *dlxpy_text(const char *text)
     return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "backslashreplace");
 }
 
-static PyObject *raise(int code, const char *text)
+PyObject *dlxpy_raise_words(int code, const char *text)
 {
     PyObject *object = dlxpy_text(text);
     PyObject *error =
@@ -32,7 +32,7 @@ static PyObject *raise(int code, const char *text)
 PyObject *dlxpy_raise(int code)
 {
     const char *text = dlx_errmsg();
-    return raise(code, text[0] ? text : dlx_strerror(code));
+    return dlxpy_raise_words(code, text[0] ? text : dlx_strerror(code));
 }
 
 PyObject *dlxpy_raise_text(int code, const char *format, ...)
@@ -42,14 +42,14 @@ PyObject *dlxpy_raise_text(int code, const char *format, ...)
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    return raise(code, text);
+    return dlxpy_raise_words(code, text);
 }
 
 PyObject *dlxpy_raise_closed(const char *what)
 {
     char text[512];
     (void)snprintf(text, sizeof text, "%s is closed", what);
-    return raise(0, text);
+    return dlxpy_raise_words(0, text);
 }
 
 void dlxpy_amend(const char *function, const char *format, ...)

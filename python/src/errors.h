@@ -10,6 +10,9 @@
 /* The last failure of a libdlx call of this thread, with the library's words. */
 PyObject *dlxpy_raise(int code);
 
+/* A failure of a call that libdlx tells later. */
+PyObject *dlxpy_raise_words(int code, const char *text);
+
 /* A failure of this extension, with its own text in printf's formats. */
 PyObject *dlxpy_raise_text(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -187,12 +187,13 @@ PyObject *dlxpy_handle_repr(PyObject *self)
 
 static PyObject *make_event(const struct dlx_event *event)
 {
-    static const char *const kinds[] = {"?",    "joined",      "left",   "lost",      "unpinned",
-                                        "late", "reconnected", "unseen", "cpu_waited"};
+    static const char *const kinds[] = {"?",          "joined",     "left",        "lost",
+                                        "unpinned",   "late",       "reconnected", "unseen",
+                                        "cpu_waited", "dead_letter"};
     PyObject *ret = PyStructSequence_New(event_type);
     if (!ret)
         return NULL;
-    const char *kind = kinds[event->kind <= DLX_EVENT_CPU_WAITED ? event->kind : 0];
+    const char *kind = kinds[event->kind <= DLX_EVENT_DEAD_LETTER ? event->kind : 0];
     PyStructSequence_SetItem(ret, 0, PyUnicode_FromString(kind));
     PyStructSequence_SetItem(ret, 1, dlxpy_text(event->topic));
     PyStructSequence_SetItem(ret, 2, PyLong_FromUnsignedLong(event->pid));

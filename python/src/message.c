@@ -52,6 +52,7 @@ PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *st
     message->weakrefs = NULL;
     message->stream = *stream;
     message->is_on_gpu = false;
+    message->is_settled = false;
     message->memory = memory;
     message->generation = dlxpy_fork_generation();
     if (dlxpy_debug_is_on())
@@ -444,10 +445,11 @@ PyDoc_STRVAR(release_doc,
              "--\n"
              "\n"
              "Releases the message now. Tensors made from it stay valid, and its memory is free\n"
-             "when they are gone, too.");
+             "when they are gone, too. What a worker of a group has not done is given back.");
 static PyObject *release(PyObject *self, PyObject *unused)
 {
     (void)unused;
+    (void)dlxpy_task_leave(self, true); /* also if arrays of it are still there */
     drop(cast(self));
     Py_RETURN_NONE;
 }
@@ -463,7 +465,12 @@ static PyObject *enter(PyObject *self, PyObject *unused)
 
 static PyObject *leave(PyObject *self, PyObject *args)
 {
-    return release(self, args);
+    bool has_failed = PyTuple_Size(args) > 0 && PyTuple_GetItem(args, 0) != Py_None;
+    int r = dlxpy_task_leave(self, has_failed);
+    drop(cast(self));
+    if (r < 0)
+        return NULL;
+    Py_RETURN_NONE;
 }
 
 /* ---- type ---------------------------------------------------------------------------------- */
@@ -478,6 +485,9 @@ static PyMethodDef methods[] = {
      METH_FASTCALL | METH_KEYWORDS, dlxpy_open_into_doc},
     {"private", private, METH_O, private_doc},
     {"release", release, METH_NOARGS, release_doc},
+    {"done", dlxpy_task_done, METH_NOARGS, dlxpy_task_done_doc},
+    {"give_back", dlxpy_task_give_back, METH_NOARGS, dlxpy_task_give_back_doc},
+    {"renew", dlxpy_task_renew, METH_NOARGS, dlxpy_task_renew_doc},
     {0},
 };
 
@@ -496,6 +506,10 @@ static PyGetSetDef getset[] = {
     {"publisher", get_number, NULL, "The id of the publisher; a newer one has a greater id.",
      (void *)dlx_message_publisher},
     {"meta_bytes", get_meta_bytes, NULL, "The metadata as bytes, as they were sent.", NULL},
+    {"attempt", dlxpy_task_attempt, NULL,
+     "Which delivery of the message to a worker of its group this is, 1 for the first; 0 if the "
+     "subscription is in no group.",
+     NULL},
     {"released", get_is_released, NULL, "True if released.", NULL},
     {0},
 };
@@ -511,7 +525,10 @@ PyDoc_STRVAR(
     "tensor, but len(msg) raises TypeError there: it could be the number of tensors, or the\n"
     "extent of the one. Tensors with names are a dlx.NamedMessage, a mapping. The message is\n"
     "held until it and everything made from it are gone. A subscription holds at most\n"
-    "`max_held` messages.");
+    "`max_held` messages.\n"
+    "\n"
+    "`with msg:` releases it in the end. To a worker of a group it says that the message is\n"
+    "done(), or, if an exception leaves the block, gives it back.");
 PyDoc_STRVAR(named_doc, "A dlx.Message of tensors with names: a collections.abc.Mapping. The key "
                         "of a tensor without a name is its\n"
                         "index.");

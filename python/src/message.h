@@ -21,6 +21,7 @@ struct dlxpy_message {
     unsigned generation;        /* of fork */
     struct dlxpy_stream stream; /* of take() */
     bool is_on_gpu;             /* some of its tensors */
+    bool is_settled;            /* of a worker: said to be done, or given back */
     enum dlxpy_memory memory;
 };
 
@@ -37,6 +38,16 @@ PyObject *dlxpy_message_tensors(PyObject *self, void *closure);
 
 /* The message of a dlx.Message; NULL with dlx.Closed after its release. */
 struct dlx_message *dlxpy_message_of(PyObject *self);
+
+/* task.c: what a worker of a group says of its message. */
+PyObject *dlxpy_task_done(PyObject *self, PyObject *unused);
+PyObject *dlxpy_task_give_back(PyObject *self, PyObject *unused);
+PyObject *dlxpy_task_renew(PyObject *self, PyObject *unused);
+PyObject *dlxpy_task_attempt(PyObject *self, void *closure);
+extern const char dlxpy_task_done_doc[], dlxpy_task_give_back_doc[], dlxpy_task_renew_doc[];
+/* A `with` block of the message ends: its work is done, or has failed. Returns 0, or -1 with an
+ * exception: it is not this worker's any more. */
+int dlxpy_task_leave(PyObject *self, bool has_failed);
 
 /* The message, if it has only one tensor; NULL with an exception. */
 struct dlx_message *dlxpy_message_only_one(PyObject *self);

@@ -8,7 +8,6 @@
 #include "parcel.h"
 #include "publisher.h"
 #include "wait.h"
-#include <stdarg.h>
 #include <stdlib.h>
 
 /* Bytes to copy, and tensors to publish, from which on it pays to let other threads run
@@ -42,13 +41,7 @@ struct wishes {
 static int publish_once(struct dlxpy_publisher *p, const struct dlxpy_parcel *parcel,
                         struct wishes *w)
 {
-    struct dlx_bytes meta = {0};
-    if (parcel->meta) {
-        char *data;
-        Py_ssize_t size;
-        (void)PyBytes_AsStringAndSize(parcel->meta, &data, &size);
-        meta = (struct dlx_bytes){data, (size_t)size};
-    }
+    struct dlx_bytes meta = dlxpy_send_meta(parcel);
     if (!parcel->is_set && meta.size == 0)
         return dlx_publish(p->handle.of.publisher, parcel->first.tensor, &w->args, &w->report);
     struct dlx_item one = {NULL, parcel->is_set ? NULL : parcel->first.tensor};
@@ -132,64 +125,20 @@ static int publish_batch(struct batch *b, struct wishes *w)
     return 0;
 }
 
-/* A dlx.CopyWarning, once for each publisher. Returns 0, or -1 with an exception. */
-static int warn(struct dlxpy_publisher *p, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    PyObject *text = PyUnicode_FromFormatV(format, args);
-    va_end(args);
-    PyObject *class = text ? dlxpy_import("_errors", "CopyWarning") : NULL;
-    const char *utf8 = class ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
-    p->has_warned = true;
-    int r = utf8 ? PyErr_WarnEx(class, utf8, 1) : -1;
-    Py_XDECREF(class);
-    Py_XDECREF(text);
-    return r;
-}
-
 /* The message is published, and only libdlx knows that it copied a view of its own memory: an array
  * made of a tensor of empty(), whose dlx.Tensor is gone. Returns 0, or -1 with an exception. */
 static int check_views(struct dlxpy_publisher *p, const struct dlx_publish_report *report)
 {
     if (report->n_copied_views == 0 || p->has_warned)
         return 0;
-    return warn(p,
-                "topic %U: message %llu was copied, though %u of its tensors lie in memory of "
-                "empty(): they are views, as of np.asarray() or torch.from_dlpack(): publish the "
-                "dlx.Tensor that empty() returned, once what was made of it is gone (del), or with "
-                "share=True; further copies of this publisher are not told, Report.copied says "
-                "which they are",
-                p->handle.topic, (unsigned long long)report->seq, (unsigned)report->n_copied_views);
-}
-
-/* libdlx does not know which objects were made of its tensors. Such tensors are copied: `strict`
- * refuses that, and otherwise the publisher warns once. Returns 0, or -1 with an exception. */
-static int check_copies(const struct dlxpy_parcel *parcel, struct dlxpy_publisher *p, bool strict)
-{
-    const char *topic = PyUnicode_AsUTF8AndSize(p->handle.topic, NULL);
-    for (uint32_t i = 0; i < parcel->n && (strict || !p->has_warned); i++) {
-        const struct dlxpy_source *s = &parcel->sources[i];
-        struct dlxpy_tensor *t = (struct dlxpy_tensor *)s->object;
-        if (s->own || !t || !Py_IS_TYPE(s->object, dlxpy_tensor_type) || t->publisher != p->number)
-            continue;
-        Py_ssize_t n_exports = dlxpy_tensor_n_exports(t), n = n_exports < 0 ? 1 : n_exports - 1;
-        if (!strict)
-            return warn(p,
-                        "topic %U: tensor %u is copied, since %zd array(s) made of it are still "
-                        "there: delete them (del) before publish(), or publish it with share=True; "
-                        "further copies of this publisher are not told, Report.copied says which "
-                        "they are",
-                        p->handle.topic, (unsigned)i, n);
-        (void)dlxpy_raise_text(
-            DLX_E_WOULD_COPY,
-            "topic %.200s: tensor %u would be copied, since %zd array(s) made "
-            "of it are still there, and "
-            "strict=True is set: delete them first, or publish it with share=True",
-            topic, i, n);
-        return -1;
-    }
-    return 0;
+    return dlxpy_send_warn(
+        p,
+        "topic %U: message %llu was copied, though %u of its tensors lie in memory of "
+        "empty(): they are views, as of np.asarray() or torch.from_dlpack(): publish the "
+        "dlx.Tensor that empty() returned, once what was made of it is gone (del), or with "
+        "share=True; further copies of this publisher are not told, Report.copied says "
+        "which they are",
+        p->handle.topic, (unsigned long long)report->seq, (unsigned)report->n_copied_views);
 }
 
 static PyObject *make_report(const struct dlx_publish_report *report)
@@ -207,20 +156,6 @@ static PyObject *make_report(const struct dlx_publish_report *report)
     return ret;
 }
 
-/* libdlx waits for this stream, so -1 (any) is refused. */
-static int parse_stream(PyObject *object, struct wishes *w)
-{
-    if (dlxpy_stream_parse(object, &w->stream) < 0)
-        return -1;
-    w->args.stream = dlxpy_stream_handle(&w->stream);
-    if (w->stream.kind != DLXPY_STREAM_ANY)
-        return 0;
-    PyErr_SetString(PyExc_ValueError,
-                    "publish() waits for the stream that wrote the tensors, and -1 is none: leave "
-                    "it out for the default stream");
-    return -1;
-}
-
 /* `value`: timeout, strict, share, monotonic_ns, stream, stage, NULL where nothing was given.
  * Returns 0, or -1 with an exception. */
 static int parse_wishes(const struct dlxpy_publisher *p, PyObject *const *value, struct wishes *w)
@@ -230,7 +165,8 @@ static int parse_wishes(const struct dlxpy_publisher *p, PyObject *const *value,
                          .timeout_ns = p->timeout_ns};
     if ((value[0] && dlxpy_timeout(value[0], &w->timeout_ns) < 0) ||
         dlxpy_flag(value[1], &w->args.strict) < 0 || dlxpy_flag(value[2], &w->args.share) < 0 ||
-        parse_stream(value[4], w) < 0 || dlxpy_flag(value[5], &w->args.stage) < 0)
+        dlxpy_send_stream(value[4], &w->args, &w->stream) < 0 ||
+        dlxpy_flag(value[5], &w->args.stage) < 0)
         return -1;
     if (value[3]) {
         PyObject *number = PyNumber_Index(value[3]); /* also a number of NumPy */
@@ -325,7 +261,7 @@ PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     if (r == 0)
         r = dlxpy_parcel_pack(&parcel, value[0], &sender);
     if (r == 0)
-        r = check_copies(&parcel, p, w.args.strict);
+        r = dlxpy_send_check_copies(&parcel, p, w.args.strict);
     if (r == 0)
         r = publish_batch(&b, &w);
     dlxpy_parcel_unpack(&parcel, b.n_done == 1 && !w.args.share);
@@ -362,7 +298,7 @@ static int pack_one(struct dlxpy_parcel *parcel, PyObject *messages, Py_ssize_t 
     if (r == 0 && !w->args.share)
         r = check_once(parcel);
     if (r == 0)
-        r = check_copies(parcel, p, w->args.strict);
+        r = dlxpy_send_check_copies(parcel, p, w->args.strict);
     if (r < 0)
         dlxpy_amend("name_item", "(sn)", "messages", i);
     return r;

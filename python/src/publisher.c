@@ -22,15 +22,28 @@ static const struct dlxpy_handle_kind kind = {
 PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const char *topic, bool waits,
                               int64_t timeout_ns)
 {
-    static uint64_t last_number;
     struct dlxpy_publisher *self = (struct dlxpy_publisher *)dlxpy_handle_new(&kind, p, topic);
     if (self) {
-        self->number = ++last_number;
+        self->number = dlxpy_publisher_number();
         self->waits = waits;
         self->timeout_ns = timeout_ns;
     }
     return (PyObject *)self;
 }
+
+static int alloc(void *publisher, const struct dlx_tensor_spec *specs, uint32_t n,
+                 DLManagedTensorVersioned **ret)
+{
+    return n == 1 ? dlx_alloc(publisher, specs, ret) : dlx_alloc_set(publisher, specs, n, ret);
+}
+
+static int get_place(PyObject *self, struct dlxpy_place *ret)
+{
+    *ret = (struct dlxpy_place){cast(self), cast(self)->handle.of.any, alloc};
+    return 0;
+}
+
+DLXPY_ALLOC_FUNCTIONS(get_place)
 
 /* ---- methods ------------------------------------------------------------------------------- */
 
@@ -71,13 +84,41 @@ static PyObject *wait_for(PyObject *self, PyObject *const *args, Py_ssize_t n_ar
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(drain_doc,
+             "drain($self, /, timeout=None)\n"
+             "--\n"
+             "\n"
+             "Waits until every group in `groups` has done, or given up as dead letters, all that\n"
+             "was published before, for `timeout` seconds; None: without a limit. Raises\n"
+             "dlx.Timeout, which names the oldest message that is not done, its age, and the\n"
+             "worker that has it; dlx.InvalidError (the publisher has no groups).");
+static PyObject *drain(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
+{
+    static const char *const names[] = {"timeout"};
+    static const struct dlxpy_params params = {"drain", names, 1, 1, 0};
+    PyObject *value[1];
+    int64_t timeout_ns = DLX_FOREVER;
+    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
+        (value[0] && dlxpy_timeout(value[0], &timeout_ns) < 0) ||
+        dlxpy_handle_enter(&cast(self)->handle) < 0)
+        return NULL;
+    struct dlxpy_wait wait;
+    dlxpy_wait_begin(&wait, &cast(self)->handle, true);
+    int r = dlx_publisher_drain(cast(self)->handle.of.publisher, timeout_ns);
+    r = dlxpy_wait_end(&wait, r);
+    dlxpy_handle_leave(&cast(self)->handle);
+    if (r < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(fileno_doc,
              "fileno($self, /)\n"
              "--\n"
              "\n"
              "Returns a descriptor for select, selectors and asyncio. After the first call of\n"
-             "this, it becomes readable when a publish() or wait() that failed with timeout=0\n"
-             "may succeed. Never read, write or close it.");
+             "this, it becomes readable when a publish(), wait() or drain() that failed with\n"
+             "timeout=0 may succeed. Never read, write or close it.");
 static PyObject *get_fileno(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -112,6 +153,8 @@ PyDoc_STRVAR(stats_doc,
              "- n_arenas, arena_bytes, gpu_arena_bytes: shared memory for tensors now, and\n"
              "  memory of GPUs\n"
              "- cut: links that were cut because they exceeded max_held or max_held_bytes\n"
+             "- undone: messages that nobody will do, since the last worker of a group that was\n"
+             "  not declared has left\n"
              "- gpu_waits: publishes that waited for work on a GPU\n"
              "- deleted_again: deleters called for tensors that had been published (by C code)\n"
              "- unprotected: messages that dlx.debug() could not protect completely");
@@ -128,13 +171,13 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     dlxpy_handle_leave(&p->handle);
     if (r < 0)
         return NULL;
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K,s:K,s:K,s:K,s:K}",
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K,s:K,s:K,s:K,s:K,s:K}",
                          "published", s.published, "published_bytes", s.published_bytes, "copied",
                          s.copied, "copied_bytes", s.copied_bytes, "refused", s.refused, "blocked",
                          s.blocked, "bells", s.bells, "arena_bytes", s.arena_bytes, "n_arenas",
                          s.n_arenas, "n_subscribers", s.n_subscribers, "unprotected", s.unprotected,
                          "deleted_again", s.deleted_again, "cut", s.cut, "gpu_waits", s.gpu_waits,
-                         "gpu_arena_bytes", s.gpu_arena_bytes);
+                         "gpu_arena_bytes", s.gpu_arena_bytes, "undone", s.undone);
 }
 
 static int next_event(void *p, struct dlx_event *ret)
@@ -161,12 +204,11 @@ static PyObject *events(PyObject *self, PyObject *unused)
 static PyMethodDef methods[] = {
     {"__enter__", dlxpy_handle_enter_context, METH_NOARGS, NULL},
     {"__exit__", dlxpy_handle_close, METH_VARARGS, NULL},
-    {"empty", (PyCFunction)(void (*)(void))dlxpy_publisher_empty, FAST, dlxpy_empty_doc},
-    {"zeros", (PyCFunction)(void (*)(void))dlxpy_publisher_zeros, FAST, dlxpy_zeros_doc},
-    {"empty_like", (PyCFunction)(void (*)(void))dlxpy_publisher_like, FAST, dlxpy_like_doc},
+    DLXPY_ALLOC_METHODS,
     {"publish", (PyCFunction)(void (*)(void))dlxpy_publish, FAST, dlxpy_publish_doc},
     {"publish_many", (PyCFunction)(void (*)(void))dlxpy_publish_many, FAST, dlxpy_publish_many_doc},
     {"wait", (PyCFunction)(void (*)(void))wait_for, FAST, wait_doc},
+    {"drain", (PyCFunction)(void (*)(void))drain, FAST, drain_doc},
     {"fileno", get_fileno, METH_NOARGS, fileno_doc},
     {"events", events, METH_NOARGS, events_doc},
     {"stats", stats, METH_NOARGS, stats_doc},

@@ -4,16 +4,7 @@
 
 /* dlx.Publisher. */
 
-#include "args.h"
-#include "handle.h"
-
-struct dlxpy_publisher {
-    struct dlxpy_handle handle;
-    uint64_t number;    /* in this process, from 1; its tensors remember it */
-    int64_t timeout_ns; /* of publish(), unless that says otherwise */
-    bool waits;         /* on_full="block" */
-    bool has_warned;    /* the warning that tensors were copied was given */
-};
+#include "send.h"
 
 /* Takes `p` over, also when it fails. NULL with an exception. */
 PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const char *topic, bool waits,
@@ -26,13 +17,47 @@ PyObject *dlxpy_publish_many(PyObject *self, PyObject *const *args, Py_ssize_t n
                              PyObject *kwnames);
 extern const char dlxpy_publish_doc[], dlxpy_publish_many_doc[];
 
-/* publisher_alloc.c */
-PyObject *dlxpy_publisher_empty(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
-                                PyObject *kwnames);
-PyObject *dlxpy_publisher_zeros(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
-                                PyObject *kwnames);
-PyObject *dlxpy_publisher_like(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
-                               PyObject *kwnames);
+/* publisher_alloc.c: methods of those that send. `get` tells what allocates: 0, or -1 with an
+ * exception. */
+struct dlxpy_place {
+    struct dlxpy_publisher *p; /* is entered meanwhile */
+    void *of;                  /* of libdlx */
+    int (*alloc)(void *of, const struct dlx_tensor_spec *specs, uint32_t n,
+                 DLManagedTensorVersioned **ret);
+};
+typedef int dlxpy_get_place(PyObject *self, struct dlxpy_place *ret);
+PyObject *dlxpy_alloc_empty(dlxpy_get_place *get, PyObject *self, PyObject *const *args,
+                            Py_ssize_t n_args, PyObject *kwnames);
+PyObject *dlxpy_alloc_zeros(dlxpy_get_place *get, PyObject *self, PyObject *const *args,
+                            Py_ssize_t n_args, PyObject *kwnames);
+PyObject *dlxpy_alloc_like(dlxpy_get_place *get, PyObject *self, PyObject *const *args,
+                           Py_ssize_t n_args, PyObject *kwnames);
 extern const char dlxpy_empty_doc[], dlxpy_zeros_doc[], dlxpy_like_doc[];
+
+/* Allocate by a function for one tensor: all `n`, or none. */
+int dlxpy_alloc_each(int (*one)(void *of, const struct dlx_tensor_spec *spec,
+                                DLManagedTensorVersioned **ret),
+                     void *of, const struct dlx_tensor_spec *specs, uint32_t n,
+                     DLManagedTensorVersioned **ret);
+
+/* Define empty(), zeros() and empty_like() of a type by its `get`, for DLXPY_ALLOC_METHODS. */
+#define DLXPY_ALLOC_METHOD(name, get)                                                              \
+    static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t n_args,                \
+                          PyObject *kwnames)                                                       \
+    {                                                                                              \
+        return dlxpy_##name(get, self, args, n_args, kwnames);                                     \
+    }
+#define DLXPY_ALLOC_FUNCTIONS(get)                                                                 \
+    DLXPY_ALLOC_METHOD(alloc_empty, get)                                                           \
+    DLXPY_ALLOC_METHOD(alloc_zeros, get)                                                           \
+    DLXPY_ALLOC_METHOD(alloc_like, get)
+#define DLXPY_ALLOC_ENTRY(name, function, doc)                                                     \
+    {                                                                                              \
+        name, (PyCFunction)(void (*)(void))(function), METH_FASTCALL | METH_KEYWORDS, doc          \
+    }
+#define DLXPY_ALLOC_METHODS                                                                        \
+    DLXPY_ALLOC_ENTRY("empty", alloc_empty, dlxpy_empty_doc),                                      \
+        DLXPY_ALLOC_ENTRY("zeros", alloc_zeros, dlxpy_zeros_doc),                                  \
+        DLXPY_ALLOC_ENTRY("empty_like", alloc_like, dlxpy_like_doc)
 
 #endif

@@ -94,35 +94,57 @@ static PyObject *wrap(const struct dlxpy_publisher *p, DLManagedTensorVersioned 
     return (PyObject *)t;
 }
 
-static DLManagedTensorVersioned *alloc(struct dlxpy_publisher *p, const struct spec *spec,
-                                       DLDevice device)
+int dlxpy_alloc_each(int (*one)(void *of, const struct dlx_tensor_spec *spec,
+                                DLManagedTensorVersioned **ret),
+                     void *of, const struct dlx_tensor_spec *specs, uint32_t n,
+                     DLManagedTensorVersioned **ret)
+{
+    uint32_t n_made = 0;
+    int r = 0;
+    while (n_made < n && (r = one(of, &specs[n_made], &ret[n_made])) == 0)
+        n_made++;
+    while (r < 0 && n_made > 0) {
+        n_made--;
+        ret[n_made]->deleter(ret[n_made]);
+    }
+    return r;
+}
+
+/* Returns 0, or -1 with an exception. */
+static int alloc(const struct dlxpy_place *place, const struct dlx_tensor_spec *specs, uint32_t n,
+                 DLManagedTensorVersioned **ret)
+{
+    struct dlxpy_handle *handle = &place->p->handle;
+    struct dlxpy_wait wait;
+    if (dlxpy_handle_enter(handle) < 0)
+        return -1;
+    dlxpy_wait_begin(&wait, handle, true);
+    int r = place->alloc(place->of, specs, n, ret);
+    bool failed = dlxpy_wait_end(&wait, r) < 0;
+    dlxpy_handle_leave(handle);
+    for (uint32_t i = 0; r == 0 && failed && i < n; i++)
+        ret[i]->deleter(ret[i]);
+    return failed ? -1 : 0;
+}
+
+static DLManagedTensorVersioned *alloc_one(const struct dlxpy_place *place, const struct spec *spec,
+                                           DLDevice device)
 {
     DLManagedTensorVersioned *managed;
     struct dlx_tensor_spec s = public_spec(spec, device);
-    struct dlxpy_wait wait;
-    if (dlxpy_handle_enter(&p->handle) < 0)
-        return NULL;
-    dlxpy_wait_begin(&wait, &p->handle, true);
-    int r = dlx_alloc(p->handle.of.publisher, &s, &managed);
-    bool failed = dlxpy_wait_end(&wait, r) < 0;
-    dlxpy_handle_leave(&p->handle);
-    if (!failed)
-        return managed;
-    if (r == 0)
-        managed->deleter(managed);
-    return NULL;
+    return alloc(place, &s, 1, &managed) == 0 ? managed : NULL;
 }
 
-static PyObject *alloc_parsed(PyObject *self, const struct dlxpy_params *params,
-                              PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames,
-                              bool clear)
+static PyObject *alloc_parsed(dlxpy_get_place *get, PyObject *self,
+                              const struct dlxpy_params *params, PyObject *const *args,
+                              Py_ssize_t n_args, PyObject *kwnames, bool clear)
 {
     struct spec spec = {.dtype = {kDLFloat, 32, 1}};
     DLDevice device = {kDLCPU, 0};
     PyObject *value[3];
-    struct dlxpy_publisher *p = (struct dlxpy_publisher *)self;
-    if (dlxpy_parse(params, args, n_args, kwnames, value) < 0 || parse_shape(value[0], &spec) < 0 ||
-        (value[1] && dlxpy_dtype(value[1], &spec.dtype) < 0) ||
+    struct dlxpy_place place;
+    if (get(self, &place) < 0 || dlxpy_parse(params, args, n_args, kwnames, value) < 0 ||
+        parse_shape(value[0], &spec) < 0 || (value[1] && dlxpy_dtype(value[1], &spec.dtype) < 0) ||
         dlxpy_device(value[2], "device", &device) < 0)
         return NULL;
     if (clear && device.device_type != kDLCPU)
@@ -130,7 +152,7 @@ static PyObject *alloc_parsed(PyObject *self, const struct dlxpy_params *params,
                                 "device %s:%d: zeros() writes memory of the CPU only: use "
                                 "torch.from_dlpack(pub.empty(shape, device=...)).zero_()",
                                 device.device_type == kDLROCM ? "rocm" : "cuda", device.device_id);
-    DLManagedTensorVersioned *managed = alloc(p, &spec, device);
+    DLManagedTensorVersioned *managed = alloc_one(&place, &spec, device);
     if (!managed)
         return NULL;
     size_t size = clear ? dlxpy_tensor_bytes(&managed->dl_tensor, false) : 0;
@@ -139,7 +161,7 @@ static PyObject *alloc_parsed(PyObject *self, const struct dlxpy_params *params,
         memset(managed->dl_tensor.data, 0, size);
         Py_END_ALLOW_THREADS
     }
-    return wrap(p, managed);
+    return wrap(place.p, managed);
 }
 
 static const char *const names[] = {"shape", "dtype", "device"};
@@ -163,11 +185,11 @@ const char dlxpy_empty_doc[] =
     "\n"
     "Raises ValueError (device), dlx.InvalidError, dlx.DeviceError (no such GPU),\n"
     "dlx.NoMemory, dlx.LimitError, dlx.DaemonError.";
-PyObject *dlxpy_publisher_empty(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
-                                PyObject *kwnames)
+PyObject *dlxpy_alloc_empty(dlxpy_get_place *get, PyObject *self, PyObject *const *args,
+                            Py_ssize_t n_args, PyObject *kwnames)
 {
     static const struct dlxpy_params params = {"empty", names, 3, 2, 1};
-    return alloc_parsed(self, &params, args, n_args, kwnames, false);
+    return alloc_parsed(get, self, &params, args, n_args, kwnames, false);
 }
 
 const char dlxpy_zeros_doc[] =
@@ -176,37 +198,27 @@ const char dlxpy_zeros_doc[] =
     "\n"
     "Allocates a tensor as empty() does, with all bytes 0. On a GPU it raises\n"
     "dlx.DeviceError.";
-PyObject *dlxpy_publisher_zeros(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
-                                PyObject *kwnames)
+PyObject *dlxpy_alloc_zeros(dlxpy_get_place *get, PyObject *self, PyObject *const *args,
+                            Py_ssize_t n_args, PyObject *kwnames)
 {
     static const struct dlxpy_params params = {"zeros", names, 3, 2, 1};
-    return alloc_parsed(self, &params, args, n_args, kwnames, true);
+    return alloc_parsed(get, self, &params, args, n_args, kwnames, true);
 }
 
 /* ---- sets ---------------------------------------------------------------------------------- */
 
-static DLManagedTensorVersioned **alloc_set(struct dlxpy_publisher *p, const struct spec *specs,
-                                            uint32_t n, DLDevice device)
+static DLManagedTensorVersioned **alloc_set(const struct dlxpy_place *place,
+                                            const struct spec *specs, uint32_t n, DLDevice device)
 {
     struct dlx_tensor_spec *s = calloc(n, sizeof *s);
     DLManagedTensorVersioned **ret = calloc(n, sizeof *ret);
-    struct dlxpy_wait wait;
     int r = s && ret ? 0 : -1;
     if (r < 0)
         PyErr_NoMemory();
-    else
-        r = dlxpy_handle_enter(&p->handle);
-    if (r == 0) {
-        for (uint32_t i = 0; i < n; i++)
-            s[i] = public_spec(&specs[i], device);
-        dlxpy_wait_begin(&wait, &p->handle, true);
-        r = dlx_alloc_set(p->handle.of.publisher, s, n, ret);
-        bool failed = dlxpy_wait_end(&wait, r) < 0;
-        dlxpy_handle_leave(&p->handle);
-        for (uint32_t i = 0; r == 0 && failed && i < n; i++)
-            ret[i]->deleter(ret[i]);
-        r = failed ? -1 : 0;
-    }
+    for (uint32_t i = 0; r == 0 && i < n; i++)
+        s[i] = public_spec(&specs[i], device);
+    if (r == 0)
+        r = alloc(place, s, n, ret);
     free(s);
     if (r == 0)
         return ret;
@@ -215,7 +227,7 @@ static DLManagedTensorVersioned **alloc_set(struct dlxpy_publisher *p, const str
 }
 
 /* A dict of the allocated tensors, under the keys of `items`. Takes the tensors over. */
-static PyObject *dict_of(struct dlxpy_publisher *p, PyObject *items,
+static PyObject *dict_of(const struct dlxpy_publisher *p, PyObject *items,
                          DLManagedTensorVersioned **tensors, uint32_t n)
 {
     PyObject *ret = PyDict_New();
@@ -229,7 +241,7 @@ static PyObject *dict_of(struct dlxpy_publisher *p, PyObject *items,
     return ret;
 }
 
-static PyObject *like_mapping(struct dlxpy_publisher *p, PyObject *mapping, DLDevice device)
+static PyObject *like_mapping(const struct dlxpy_place *place, PyObject *mapping, DLDevice device)
 {
     PyObject *items = PyMapping_Items(mapping), *ret = NULL;
     Py_ssize_t n = items ? PyList_Size(items) : 0;
@@ -248,9 +260,9 @@ static PyObject *like_mapping(struct dlxpy_publisher *p, PyObject *mapping, DLDe
         good = dlxpy_pair(PyList_GetItem(items, i), &key, &value) == 0 &&
                look_at(value, &specs[i]) == 0;
     }
-    DLManagedTensorVersioned **tensors = good ? alloc_set(p, specs, (uint32_t)n, device) : NULL;
+    DLManagedTensorVersioned **tensors = good ? alloc_set(place, specs, (uint32_t)n, device) : NULL;
     if (tensors)
-        ret = dict_of(p, items, tensors, (uint32_t)n);
+        ret = dict_of(place->p, items, tensors, (uint32_t)n);
     free(tensors);
     free(specs);
     Py_DECREF(items);
@@ -264,22 +276,22 @@ const char dlxpy_like_doc[] =
     "Allocates a tensor as empty() does, with the shape and data type of any tensor (of\n"
     "NumPy, PyTorch, ...), on any device. Of a dict of tensors, it makes a dict of new\n"
     "ones with the same keys, all on `device`, in one piece of memory.";
-PyObject *dlxpy_publisher_like(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
-                               PyObject *kwnames)
+PyObject *dlxpy_alloc_like(dlxpy_get_place *get, PyObject *self, PyObject *const *args,
+                           Py_ssize_t n_args, PyObject *kwnames)
 {
     static const char *const like_names[] = {"tensor", "device"};
     static const struct dlxpy_params params = {"empty_like", like_names, 2, 1, 1};
-    struct dlxpy_publisher *p = (struct dlxpy_publisher *)self;
+    struct dlxpy_place place;
     struct spec spec;
     DLDevice device = {kDLCPU, 0};
     PyObject *value[2];
-    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
+    if (get(self, &place) < 0 || dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         dlxpy_device(value[1], "device", &device) < 0)
         return NULL;
     if (PyDict_Check(value[0]))
-        return like_mapping(p, value[0], device);
+        return like_mapping(&place, value[0], device);
     if (look_at(value[0], &spec) < 0)
         return NULL;
-    DLManagedTensorVersioned *managed = alloc(p, &spec, device);
-    return managed ? wrap(p, managed) : NULL;
+    DLManagedTensorVersioned *managed = alloc_one(&place, &spec, device);
+    return managed ? wrap(place.p, managed) : NULL;
 }

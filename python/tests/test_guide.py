@@ -159,8 +159,8 @@ def test_each_64_publishers_of_a_user_take_what_concepts_says(c):
 @pytest.mark.parametrize(
     "name, says",
     [
-        ("share.py", "60 tasks done by 3 workers"),
-        ("ask.py", r"0 -> \[0, 0, 0, 0\]\n1 -> \[2, 2, 2, 2\]\n2 -> \[4, 4, 4, 4\]"),
+        ("share.py", "60 tasks done by 3 workers, one of which was killed"),
+        ("ask.py", r"0 -> \[0, 0, 0, 0\]\n1 -> .*\n2 -> \[4, 4, 4, 4\]\n: a scale of 0"),
         ("weights.py", r"in any process: \{'version': 2\}"),
         ("fork.py", "20 batches from 2 workers"),
         ("notebook.py", r"after 16: .*16.*\n\[16, 17, 18, 19\]"),
@@ -170,24 +170,6 @@ def test_a_recipe(daemon, tmp_path, name, says):
     assert name in write_programs("recipes.md", tmp_path)
     lines = end(start(tmp_path, name))
     assert re.fullmatch(says, "\n".join(lines)), lines
-
-
-def test_a_client_of_the_recipes_drops_an_answer_that_comes_late(c, tmp_path):
-    write_programs("recipes.md", tmp_path)
-    asked = c.subscribe("ask/*", timeout=PATIENCE)
-    client = runpy.run_path(tmp_path / "ask.py")["Client"](c)
-    answers = c.publisher(client.answers.topic)
-
-    def answer():
-        request = asked.take()
-        answers.publish(2 * np.asarray(request), meta=request.meta)
-
-    with pytest.raises(dlx.Timeout):
-        client.ask(np.full(4, 1), timeout=0)
-    answer()
-    got = []
-    run_threads([answer, lambda: got.append(client.ask(np.full(4, 2), timeout=PATIENCE))])
-    assert np.asarray(got[0]).tolist() == [4, 4, 4, 4] and got[0].meta == {"id": 2}
 
 
 def test_a_file_of_the_recorder_of_the_recipes_can_be_replayed(c, tmp_path):

@@ -89,7 +89,7 @@ def count_all(*handles):
     gc.collect()
     info = libc.mallinfo2()
     return (
-        [sys.getrefcount(x) for x in (*handles, dlx.Tensor, dlx.Message, dlx.Report)],
+        [sys.getrefcount(x) for x in (*handles, dlx.Tensor, dlx.Message, dlx.Report, dlx.Request)],
         count_fds(),
         count_maps(),
         sys.getallocatedblocks(),
@@ -97,8 +97,89 @@ def count_all(*handles):
     )
 
 
-def test_nothing_is_kept(c):
-    pub, sub = c.publisher("a", history=8), c.subscribe("a", timeout=PATIENCE)
+def work_round(c, pub, sub):
+    pub.publish({"x": np.ones(3)}, meta={"k": 1})
+    with pytest.raises(ZeroDivisionError), sub.take() as task:
+        _ = 1 / 0
+    task = sub.take()
+    task.renew(), task.attempt, c.groups(), c.claims(*group_of(c)), task.give_back()
+    for bad in (
+        task.done,
+        lambda: [sub.take(0), sub.take(0)],
+        lambda: pub.drain(0),
+        lambda: c.claims(1, 1),
+        lambda: c.drop_queue("b"),
+        lambda: c.publisher("c", groups=["g", "a b"]),
+        lambda: c.publisher("c", groups=["g", 7]),
+        lambda: c.subscribe("b", group="g", lease=5, dead_letters="a//b"),
+        lambda: c.subscribe("b", group="g", max_attempts=0),
+    ):
+        with pytest.raises(Exception):
+            bad()
+    with sub.take() as task:
+        task["x"]
+    pub.drain(PATIENCE)
+    pub.stats(), sub.stats(), sub.events()
+
+
+def call_round(c, k, service):
+    answers = (
+        lambda r: r.reply({"y": np.asarray(r)}, meta={"k": 1}),
+        lambda r: r.reply(r.empty_like({"a": np.ones(3), "b": np.ones(2)})),
+        lambda r: r.error("no", 3),
+        lambda r: r.release(),
+        lambda r: None,
+    )
+    for answer in answers:
+        k._begin(k.zeros(3), timeout=PATIENCE, meta={"k": 1})
+        with service.take() as request:
+            request.meta, request.deadline, request.cancelled, repr(request)
+            answer(request)
+        while k._take() is None:
+            pass
+    k._begin(b"x")
+    with pytest.raises(ZeroDivisionError), service.take():
+        _ = 1 / 0
+    request = None
+    for bad in (
+        lambda: k.call(b"x", timeout=0),
+        lambda: k.call(object()),
+        lambda: k.call(b"x", strict=True),
+        lambda: k.wait(-1),
+        lambda: service.take(0),
+        lambda: c.caller("a//b"),
+        lambda: c.serve("a//b"),
+    ):
+        with pytest.raises(Exception):
+            bad()
+    while k._take() is None:
+        pass
+    k.stats(), service.stats(), k.fileno(), service.fileno()
+
+
+def make_calls(c):
+    return c.caller("s"), c.serve("s", timeout=PATIENCE)
+
+
+def group_of(c):
+    (group,) = c.groups("b")
+    return group["publisher"], group["group"]
+
+
+def make_stream(c):
+    return c.publisher("a", history=8), c.subscribe("a", timeout=PATIENCE)
+
+
+def make_queue(c):
+    return c.publisher("b", groups=["g"]), c.subscribe("b", group="g", timeout=PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("make", "round_trip"),
+    [(make_stream, round_trip), (make_queue, work_round), (make_calls, call_round)],
+)
+def test_nothing_is_kept(c, make, round_trip):
+    pub, sub = make(c)
     for _ in range(20):
         round_trip(c, pub, sub)
     for _ in range(6):  # caches of others fill in the first
@@ -121,9 +202,19 @@ def test_handles_that_come_and_go_leave_nothing(daemon):
             c.publisher("a", retain=1, retain_for="latched") as pub,
             c.subscribe("a/*"),
             c.subscribe("a") as sub,
+            c.publisher("b", groups=["g"]) as queue,
+            c.subscribe("b", group="g") as worker,
+            c.caller("s") as k,
+            c.serve("s") as service,
         ):
             pub.publish(b"x")
             sub.take(PATIENCE), c.get("a", PATIENCE)
+            queue.publish(b"x")
+            with worker.take(PATIENCE):
+                pass
+            k._begin(b"x")
+            with service.take(PATIENCE) as request:
+                request.reply(b"y")
 
     for _ in range(3):
         use()

@@ -47,7 +47,18 @@ def stub_names():
 
 @pytest.mark.parametrize(
     "cls",
-    ["Connection", "Publisher", "Subscription", "Message", "NamedMessage", "TreeMessage", "Tensor"],
+    [
+        "Connection",
+        "Publisher",
+        "Subscription",
+        "Caller",
+        "Service",
+        "Request",
+        "Message",
+        "NamedMessage",
+        "TreeMessage",
+        "Tensor",
+    ],
 )
 def test_stubs_and_docstrings_are_complete(cls):
     real = {
@@ -77,8 +88,14 @@ def test_functions_are_in_the_stubs():
         assert getattr(dlx, name) and (name == "__version__" or getattr(dlx, name).__doc__)
 
 
-def test_each_counter_is_explained(pair):
-    for handle in pair:
+@pytest.fixture
+def handles(c, pair):
+    with c.caller("svc") as k, c.serve("svc") as service:
+        yield (*pair, k, service)
+
+
+def test_each_counter_is_explained(handles):
+    for handle in handles:
         unexplained = [
             key
             for key in handle.stats()
@@ -97,12 +114,11 @@ def test_each_error_code_has_an_exception_of_its_own_or_is_named_here():
         assert (error.code, error.name) == (int(number), name)
 
 
-def test_counters_are_the_members_of_their_structs(pair):
-    for handle, struct, stub in (
-        (pair[0], "dlx_publisher_stats", "PublisherStats"),
-        (pair[1], "dlx_subscription_stats", "SubscriptionStats"),
-    ):
-        assert set(handle.stats()) == members("stats.h", struct) == stub_names()[stub]
+def test_counters_are_the_members_of_their_structs(handles):
+    for handle, file in zip(handles, ("stats.h", "stats.h", "call.h", "call.h"), strict=True):
+        name = type(handle).__name__
+        struct = f"dlx_{name.lower()}_stats"
+        assert set(handle.stats()) == members(file, struct) == stub_names()[f"{name}Stats"]
 
 
 def test_dicts_of_the_daemon_have_the_members_of_their_structs(pair, c, tmp_path):

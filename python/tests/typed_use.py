@@ -79,6 +79,7 @@ async def waits(sub: dlx.Subscription, pub: dlx.Publisher, tensors: Sequence[dlx
     assert_type(await sub.take_async(), dlx.Message)
     assert_type(await sub.take_many_async(2), list[dlx.Message])
     assert_type(await pub.publish_async(tensors, timeout=2), dlx.Report)
+    await pub.drain_async(2)
     async for msg in sub:
         assert_type(msg, dlx.Message)
 
@@ -137,9 +138,48 @@ def selects(sub: dlx.Subscription, other: dlx.Subscription) -> None:
     dlx.GpuRange(64)  # type: ignore[call-arg]
 
 
+def works(c: dlx.Connection) -> None:
+    pub = c.publisher("work", groups=["gpu"], depth=None, on_full=None)
+    pub.drain(timeout=1)
+    c.publisher("work", groups=["gpu", 7])  # type: ignore[list-item]
+    sub = c.subscribe("work", group="gpu", lease=30, max_attempts=3, dead_letters="dead")
+    for task in sub:
+        with task:
+            assert_type(task.attempt, int)
+            task.renew()
+            task.done()
+            task.give_back()
+    for group in c.groups("work"):
+        assert_type(group["declared"], bool)
+        for claim in c.claims(group["publisher"], group["group"]):
+            assert_type(claim["client_name"], str)
+    c.drop_queue("work")
+
+
+async def calls(c: dlx.Connection) -> None:
+    with c.caller("svc", max_in_flight=4) as k:
+        reply = k.call({"x": k.empty(3)}, meta={"k": 1}, timeout=1.5, idempotent=True)
+        assert_type(reply, dlx.Message)
+        assert_type(await k.call_async(np.zeros(3)), dlx.Message)
+        assert_type(k.stats()["late"], int)
+        k.call(np.zeros(3), 5)  # type: ignore[arg-type, call-arg]
+    for request in c.serve("svc", max_held=2, timeout=1):
+        with request:
+            assert_type(request, dlx.Request)
+            assert_type(request.message.names, list[str | None])
+            assert_type(request.deadline, float | None)
+            assert_type(np.asarray(request), np.ndarray)
+            request.reply([request.empty(3), request["x"]], meta=b"seen")
+            request.error("no", code="5")  # type: ignore[arg-type]
+    async for later in c.serve("svc"):
+        assert_type(later, dlx.Request)
+
+
 def catches() -> None:
     try:
         dlx.connect(name="x", timeout=1)
     except (dlx.Timeout, dlx.DaemonError) as e:
         print(e)
+    except dlx.CallError as e:
+        assert_type(e.worker_code, int)
     dlx.connect(3)  # type: ignore[arg-type]
