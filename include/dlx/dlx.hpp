@@ -92,6 +92,53 @@ template <class H> std::optional<dlx_event> event(H *h, int (*next)(H *, dlx_eve
     return there(next(h, &e)) ? std::optional<dlx_event>(e) : std::nullopt;
 }
 
+/* The base of those that allocate tensors, by `Alloc`. */
+template <class H, int (*Alloc)(H *, const dlx_tensor_spec *, DLManagedTensorVersioned **)>
+class allocating : public handle<H>
+{
+  public:
+    /** Allocates a tensor in shared memory or on a GPU, with undefined content, as
+     *  dlx_alloc() does. */
+    tensor alloc(DLDataType dtype, span<const std::int64_t> shape, DLDevice device = {kDLCPU, 0})
+    {
+        const auto ndim =
+            shape.size() > INT32_MAX ? INT32_MAX : static_cast<std::int32_t>(shape.size());
+        const dlx_tensor_spec spec{sizeof spec, dtype, ndim, shape.data(), device};
+        DLManagedTensorVersioned *t = nullptr;
+        check(Alloc(this->get(), &spec, &t));
+        return tensor(t);
+    }
+    tensor alloc(DLDataType dtype, std::initializer_list<std::int64_t> shape,
+                 DLDevice device = {kDLCPU, 0})
+    {
+        return alloc(dtype, span<const std::int64_t>(shape.begin(), shape.size()), device);
+    }
+    template <class T>
+    tensor alloc(std::initializer_list<std::int64_t> shape, DLDevice device = {kDLCPU, 0})
+    {
+        return alloc(dtype_of<T>, shape, device);
+    }
+
+  protected:
+    allocating() = default;
+    explicit allocating(H *x) noexcept : handle<H>(x) {}
+};
+
+/* How many there are; too many are refused by libdlx. */
+inline std::uint32_t count(std::size_t n)
+{
+    return n > UINT32_MAX ? UINT32_MAX : static_cast<std::uint32_t>(n);
+}
+
+/* The items of a set, for C. */
+template <class I> std::vector<dlx_item> c_items(span<const I> items)
+{
+    std::vector<dlx_item> ret;
+    for (const I &i : items)
+        ret.push_back({i.name, i.value.get()});
+    return ret;
+}
+
 } // namespace detail
 
 /** A connection to the daemon. */
@@ -157,7 +204,7 @@ struct shared_item {
 };
 
 /** A source of messages on a topic: dlx_publisher_new(). */
-class publisher : public detail::handle<dlx_publisher>
+class publisher : public detail::allocating<dlx_publisher, dlx_alloc>
 {
   public:
     publisher(const client &c, const std::string &topic, dlx_publisher_args args = {})
@@ -166,26 +213,6 @@ class publisher : public detail::handle<dlx_publisher>
         args.size = sizeof args;
         detail::check(dlx_publisher_new(c.get(), detail::c_str(topic), &args, &p));
         x_.reset(p);
-    }
-    /** Allocates a tensor in shared memory or on a GPU, with undefined content, by dlx_alloc(). */
-    tensor alloc(DLDataType dtype, span<const std::int64_t> shape, DLDevice device = {kDLCPU, 0})
-    {
-        const auto ndim =
-            shape.size() > INT32_MAX ? INT32_MAX : static_cast<std::int32_t>(shape.size());
-        const dlx_tensor_spec spec{sizeof spec, dtype, ndim, shape.data(), device};
-        DLManagedTensorVersioned *t = nullptr;
-        detail::check(dlx_alloc(get(), &spec, &t));
-        return tensor(t);
-    }
-    tensor alloc(DLDataType dtype, std::initializer_list<std::int64_t> shape,
-                 DLDevice device = {kDLCPU, 0})
-    {
-        return alloc(dtype, span<const std::int64_t>(shape.begin(), shape.size()), device);
-    }
-    template <class T>
-    tensor alloc(std::initializer_list<std::int64_t> shape, DLDevice device = {kDLCPU, 0})
-    {
-        return alloc(dtype_of<T>, shape, device);
     }
     /** Publishes one tensor. On success `t` is empty afterwards, unless args.share is set. */
     dlx_publish_report publish(tensor &&t, dlx_publish_args args = {})
@@ -221,8 +248,8 @@ class publisher : public detail::handle<dlx_publisher>
             throw error(DLX_E_INVALID, std::to_string(tensors.size()) + " messages at once");
         for (const tensor &t : tensors)
             c_tensors.push_back(t.get());
-        const int r =
-            dlx_publish_n(get(), c_tensors.data(), count(c_tensors.size()), &args, &report, &n);
+        const int r = dlx_publish_n(get(), c_tensors.data(), detail::count(c_tensors.size()), &args,
+                                    &report, &n);
         for (std::uint32_t i = 0; i < n && !args.share; i++)
             (void)tensors[i].release();
         if (ret_n)
@@ -273,6 +300,13 @@ class publisher : public detail::handle<dlx_publisher>
         return detail::there(dlx_publisher_wait(get(), n, detail::nanoseconds(timeout)));
     }
     bool wait(std::uint32_t n) { return wait(n, forever); }
+    /** Waits until its declared groups have done all that was published: dlx_publisher_drain().
+     *  False if they have not in time. */
+    template <class R, class P> bool drain(std::chrono::duration<R, P> timeout)
+    {
+        return detail::there(dlx_publisher_drain(get(), detail::nanoseconds(timeout)));
+    }
+    bool drain() { return drain(forever); }
     /** Gets the next event, if there is one: dlx_publisher_next_event(). */
     std::optional<dlx_event> next_event() { return detail::event(get(), dlx_publisher_next_event); }
     dlx_publisher_stats get_stats() const
@@ -287,19 +321,13 @@ class publisher : public detail::handle<dlx_publisher>
     dlx_publish_report put_set(span<const I> items, span<const unsigned char> meta,
                                dlx_publish_args args)
     {
-        std::vector<dlx_item> c_items;
-        for (const I &i : items)
-            c_items.push_back({i.name, i.value.get()});
+        const std::vector<dlx_item> c_items = detail::c_items(items);
         const dlx_bytes bytes{meta.data(), meta.size()};
         auto report = detail::args(dlx_publish_report{});
         args.size = sizeof args;
-        detail::check(dlx_publish_set(get(), c_items.data(), count(c_items.size()),
+        detail::check(dlx_publish_set(get(), c_items.data(), detail::count(c_items.size()),
                                       meta.empty() ? nullptr : &bytes, &args, &report));
         return report;
-    }
-    static std::uint32_t count(std::size_t n)
-    {
-        return n > UINT32_MAX ? UINT32_MAX : static_cast<std::uint32_t>(n); /* refused by libdlx */
     }
 };
 
@@ -315,6 +343,14 @@ class message : public detail::handle<dlx_message>
     std::uint64_t gap() const noexcept { return dlx_message_gap(get()); }
     std::uint64_t monotonic_ns() const noexcept { return dlx_message_monotonic_ns(get()); }
     std::uint64_t publisher() const noexcept { return dlx_message_publisher(get()); }
+    /** Says, as a worker of a group, that the message is done, gives it back, or begins its lease
+     *  anew, by dlx_message_done() and so on. They throw DLX_E_NOT_FOUND if it is not this worker's
+     *  any more. What is destroyed and was not done is given back. */
+    void done() const { detail::check(dlx_message_done(get())); }
+    void give_back() const { detail::check(dlx_message_give_back(get())); }
+    void renew() const { detail::check(dlx_message_renew(get())); }
+    /** Which delivery this is, from 1; 0 if the subscription is in no group. */
+    std::uint32_t attempt() const noexcept { return dlx_message_attempt(get()); }
     /** The results of topic(), name() and meta() are valid as long as the message. */
     const char *topic() const noexcept { return dlx_message_topic(get()); }
     const char *name(std::uint32_t i) const noexcept { return dlx_message_tensor_name(get(), i); }
@@ -465,5 +501,7 @@ std::optional<message> get(const client &c, const std::string &topic,
 }
 
 } // namespace dlx
+
+#include <dlx/call.hpp>
 
 #endif

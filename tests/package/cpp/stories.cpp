@@ -202,6 +202,97 @@ static void a_publisher_waits_for_who_is_behind()
     EXPECT(x.p.publish_n({tensors.data() + n, 2}).seq == 4 && x.s.take_n(9, 10s).size() == 2);
 }
 
+static void work_is_done_by_one_of_a_group()
+{
+    const char *const groups[] = {"g"};
+    dlx_publisher_args args{};
+    args.groups = groups;
+    args.n_groups = 1;
+    stream x("cpp/work", args);
+    dlx_subscribe_args worker{};
+    worker.group = "g";
+    x.s = dlx::subscription(x.c, "cpp/work", worker);
+    dlx::subscription other(x.c, "cpp/work", worker), every(x.c, "cpp/work");
+    for (dlx::tensor &t : numbers(x.p, 0, 2))
+        (void)x.p.publish(std::move(t));
+    auto first = x.s.take(10s);
+    EXPECT(first && first->seq() == 1 && first->attempt() == 1 && !x.p.drain(1ms));
+    FAILS(x.s.take(0s), DLX_E_TOO_MANY_HELD, "max_held");
+    first->renew();
+    first->give_back();
+    FAILS(first->done(), DLX_E_NOT_FOUND, "given back");
+    for (const std::uint64_t seq : {1U, 2U}) {
+        const auto again = other.take(10s);
+        EXPECT(again && again->seq() == seq && again->attempt() == (seq == 1 ? 2 : 1));
+        again->done();
+    }
+    EXPECT(x.p.drain(10s) && x.p.drain());
+    const auto m = every.take(10s);
+    EXPECT(m && m->attempt() == 0);
+    FAILS(m->done(), DLX_E_INVALID, "in no group");
+}
+
+static void a_service_answers()
+{
+    dlx::client c;
+    dlx::caller k(c, "cpp/svc");
+    EXPECT(!k.wait(1ms));
+    dlx::service s(c, "cpp/svc");
+    EXPECT(k.wait(10s) && k.fd() >= 0 && s.fd() >= 0 && !s.take(1ms));
+    std::thread worker([&s] {
+        auto r = s.take(10s);
+        EXPECT(r && r->message().peek("x").data<int>()[1] == 7 && r->deadline_ns() == UINT64_MAX);
+        dlx::tensor t = r->alloc<int>({1});
+        t.data<int>()[0] = 8;
+        r->reply({{"y", std::move(t)}});
+        EXPECT(!t);
+        FAILS(r->reply_error(1, "again"), DLX_E_NOT_FOUND, "answered before");
+        s.take(10s)->reply_error(-5, "no such model");
+        EXPECT(s.take(10s).has_value()); /* and let it go */
+    });
+    dlx::tensor t = k.alloc<int>({2});
+    t.data<int>()[1] = 7;
+    EXPECT(k.call({{"x", std::move(t)}}).peek("y").data<int>()[0] == 8 && !t);
+    FAILS(k.call(k.alloc<int>({})), DLX_E_CALL_FAILED, "no such model");
+    EXPECT(k.worker_code() == -5);
+    FAILS(k.call(k.alloc<int>({})), DLX_E_CALL_FAILED, "without a reply");
+    worker.join();
+    EXPECT(s.get_stats().requests == 3 && k.get_stats().failed == 2);
+}
+
+static void calls_in_flight()
+{
+    dlx::client c;
+    dlx_caller_args args{};
+    args.max_in_flight = 2;
+    dlx::caller k(c, "cpp/flight", args);
+    dlx::service s(c, "cpp/flight");
+    dlx_call_args soon{};
+    soon.timeout_ns = 1;
+    FAILS(k.take(10s), DLX_E_NOT_FOUND, "no call is in flight");
+    const std::uint64_t over = k.begin(k.alloc<int>({}), soon);
+    const auto late = k.take(10s);
+    EXPECT(late && late->call == over && late->code == DLX_E_TIMEOUT && !late->reply &&
+           late->text.find("no reply") != std::string::npos);
+    EXPECT(!s.take(1ms)); /* it is not handed out */
+    const std::uint64_t first = k.begin(k.alloc<int>({})), second = k.begin(k.alloc<int>({}));
+    dlx::tensor mine = k.alloc<int>({});
+    FAILS(k.call(std::move(mine)), DLX_E_FULL, "max_in_flight");
+    FAILS(k.begin(std::move(mine)), DLX_E_FULL, "max_in_flight");
+    EXPECT(mine && !k.take(0s));
+    auto r = s.take(10s);
+    EXPECT(r && !r->cancelled());
+    k.cancel(first);
+    FAILS(k.cancel(first), DLX_E_NOT_FOUND, "not in flight");
+    EXPECT(r->cancelled());
+    r->reply(r->alloc<int>({}));
+    r = s.take(10s);
+    r->reply(r->alloc<int>({1}));
+    const auto done = k.take();
+    EXPECT(done && done->call == second && done->code == 0 && done->reply->shape(0)[0] == 1 &&
+           done->worker_pid > 0);
+}
+
 static void nothing_there()
 {
     stream x("cpp/empty");
@@ -512,6 +603,9 @@ static const struct {
     {"a_batch_that_fails_keeps_what_was_not_published",
      a_batch_that_fails_keeps_what_was_not_published},
     {"a_publisher_waits_for_who_is_behind", a_publisher_waits_for_who_is_behind},
+    {"work_is_done_by_one_of_a_group", work_is_done_by_one_of_a_group},
+    {"a_service_answers", a_service_answers},
+    {"calls_in_flight", calls_in_flight},
     {"nothing_there", nothing_there},
     {"times_do_not_overflow", times_do_not_overflow},
     {"types_are_checked", types_are_checked},
