@@ -5,6 +5,7 @@
  *
  *     actor random SOCKET SEED    publishers and subscriptions of random kinds, until SIGTERM or,
  *                                 in steps, SIGUSR1, SIGUSR2 and the end of its subscriptions
+ *     actor sweeper SOCKET        a worker of each group, that does what the others have left
  *     actor honest SOCKET PAIRS UID
  *                                 pairs of processes of that user, until the standard input ends
  *     actor publisher SOCKET      the publisher of the faults' story
@@ -186,8 +187,8 @@ static struct actor_ledger *open_ledger(void)
 static const struct {
     const char *name;
     int argc;
-} stories[] = {{"random", 4}, {"honest", 5}, {"publisher", 3}, {"a", 3}, {"b", 3}};
-enum { RANDOM, HONEST, PUBLISHER, A, B, N_STORIES };
+} stories[] = {{"random", 4}, {"honest", 5}, {"publisher", 3}, {"a", 3}, {"b", 3}, {"sweeper", 3}};
+enum { RANDOM, HONEST, PUBLISHER, A, B, SWEEPER, N_STORIES };
 
 int main(int argc, char **argv)
 {
@@ -197,7 +198,7 @@ int main(int argc, char **argv)
         story++;
     if (story == N_STORIES) {
         (void)fprintf(stderr, "usage: actor random SOCKET SEED | actor honest SOCKET PAIRS UID | "
-                              "actor publisher|a|b SOCKET\n");
+                              "actor publisher|a|b|sweeper SOCKET\n");
         return 2;
     }
     actor.name = argv[1];
@@ -213,6 +214,8 @@ int main(int argc, char **argv)
                                  (uid_t)strtoul(argv[4], NULL, 10));
     case PUBLISHER:
         return actor_play_publisher();
+    case SWEEPER:
+        return actor_play_sweeper();
     default:
         return actor_play_subscriber(story == A);
     }

@@ -163,13 +163,21 @@ void actor_hold(struct actor_subscriber *s, struct dlx_message *take_m, uint64_t
 /* Check it again, and let it go. */
 void actor_release(struct actor_subscriber *s, uint32_t i);
 void actor_release_all(struct actor_subscriber *s);
+/* Notes what a worker does with a message of a group. False: there is no room for more. */
+bool actor_note(const struct dlx_message *m, uint32_t group, enum actor_what what);
 struct dlx_subscription_stats actor_stats(struct actor_subscriber *s);
 /* Notes in the ledger which publishers the library says are lost. */
 void actor_read_events(struct actor_subscriber *s);
 
 /* ---- stories --------------------------------------------------------------------------------- */
 
-int actor_play_random(uint64_t seed);               /* story_random.c */
+int actor_play_random(uint64_t seed); /* story_random.c */
+int actor_play_sweeper(void);         /* story_random.c */
+/* story_work.c: a worker's life, in a group by chance; in this one, if it is below ACTOR_GROUPS. */
+#define ACTOR_GROUPS 3U
+void actor_work(struct actor_part *part, uint32_t group);
+/* A publisher's groups, or none. */
+void actor_choose_groups(struct actor_part *part, struct dlx_publisher_args *args);
 int actor_play_honest(unsigned n_pairs, uid_t uid); /* story_honest.c */
 int actor_play_publisher(void);                     /* story_faults.c */
 int actor_play_subscriber(bool reliable);           /* story_faults.c */

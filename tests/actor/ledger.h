@@ -8,6 +8,7 @@
  *
  *   0     struct actor_head
  *   4096  struct actor_object * ACTOR_OBJECTS
+ *         struct actor_step * ACTOR_STEPS
  */
 
 #include <assert.h>
@@ -21,9 +22,10 @@
 #define ACTOR_OBJECTS         64
 #define ACTOR_KEYS            256
 #define ACTOR_ERRORS          64
+#define ACTOR_STEPS           (1U << 20)
 #define ACTOR_KEYS_OF_PROCESS 1000 /* the key of object i is pid * that + i */
 
-enum actor_kind { ACTOR_PUBLISHER = 1, ACTOR_SUBSCRIPTION = 2, ACTOR_GETTER = 3 };
+enum actor_kind { ACTOR_PUBLISHER = 1, ACTOR_SUBSCRIPTION, ACTOR_GETTER, ACTOR_WORKER };
 
 enum actor_state {
     ACTOR_UNUSED,
@@ -57,7 +59,9 @@ struct actor_head {
     _Atomic uint32_t n_objects;
     _Atomic uint32_t scene;
     _Atomic uint32_t n_errors;
-    int32_t fds, maps; /* that it has more at its end than at its beginning */
+    int32_t fds, maps;        /* that it has more at its end than at its beginning */
+    _Atomic uint32_t n_steps; /* that were begun */
+    uint32_t reserved;
 };
 
 /* The messages that a subscription got from one publisher. */
@@ -89,15 +93,36 @@ struct actor_object {
 
 #define ACTOR_RELIABLE 1U
 #define ACTOR_LATEST   2U
+#define ACTOR_DECLARES 4U /* a publisher: groups a and b */
+
+/* What a worker did with a message. */
+enum actor_what {
+    ACTOR_TOOK = 1,
+    ACTOR_SAYS_DONE, /* is about to */
+    ACTOR_DID,
+    ACTOR_WAS_LATE, /* it was not this worker's any more */
+};
+
+struct actor_step {
+    uint64_t ns;
+    uint64_t key; /* of the publisher */
+    uint32_t seq;
+    uint8_t group; /* 0: a, and so on */
+    uint8_t attempt;
+    _Atomic uint8_t what; /* written last; 0: the process was killed before */
+    uint8_t reserved;
+};
 
 struct actor_ledger {
     struct actor_head head;
     uint8_t reserved[ACTOR_HEAD_SIZE - sizeof(struct actor_head)];
     struct actor_object objects[ACTOR_OBJECTS];
+    struct actor_step steps[ACTOR_STEPS];
 };
 
-static_assert(sizeof(struct actor_head) == 88, "ledger.py");
+static_assert(sizeof(struct actor_head) == 96, "ledger.py");
 static_assert(sizeof(struct actor_key) == 72, "ledger.py");
+static_assert(sizeof(struct actor_step) == 24, "ledger.py");
 static_assert(offsetof(struct actor_object, flags) == 160, "ledger.py");
 static_assert(offsetof(struct actor_object, keys) == 440, "ledger.py");
 

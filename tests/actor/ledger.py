@@ -5,14 +5,16 @@ import contextlib
 import ctypes
 import mmap
 import os
+import struct
 
 U32, U64 = ctypes.c_uint32, ctypes.c_uint64
-HEAD_SIZE, OBJECTS, KEYS, ERRORS = 4096, 64, 256, 64
+HEAD_SIZE, OBJECTS, KEYS, ERRORS, STEPS = 4096, 64, 256, 64, 1 << 20
 MAGIC = 0x3130304B414F5321
-PUBLISHER, SUBSCRIPTION, GETTER = 1, 2, 3
+PUBLISHER, SUBSCRIPTION, GETTER, WORKER = 1, 2, 3, 4
 UNUSED, BEGUN, ALIVE, CLOSED, DRAINED = range(5)
 STARTING, STREAMING, FINISHED, WAITING = range(4)
-RELIABLE, LATEST = 1, 2
+RELIABLE, LATEST, DECLARES = 1, 2, 4
+TOOK, SAYS_DONE, DID, WAS_LATE = 1, 2, 3, 4
 
 
 def fields(kind, names):
@@ -26,6 +28,7 @@ class Head(ctypes.Structure):
         *fields(U64, "failed magic seed"),
         *fields(U32, "pid n_objects scene n_errors"),
         *fields(ctypes.c_int32, "fds maps"),
+        *fields(U32, "n_steps reserved"),
     ]
 
 
@@ -54,11 +57,16 @@ class Object(ctypes.Structure):
         return [k for k in self.all_keys[: self.n_keys] if k.taken]
 
     def __str__(self):
-        kind = {PUBLISHER: "publisher of", SUBSCRIPTION: "subscription to"}.get(self.kind, "get of")
+        kind = {
+            PUBLISHER: "publisher of",
+            SUBSCRIPTION: "subscription to",
+            WORKER: "worker of",
+        }.get(self.kind, "get of")
         return f"{kind} {self.topic} (pid {self.key // 1000}, flags {self.flags})"
 
 
 OBJECT_SIZE = ctypes.sizeof(Object)
+STEP = struct.Struct("=QQIBBBx")
 
 
 class Ledger:
@@ -66,7 +74,7 @@ class Ledger:
 
     def __init__(self, **values):
         self.fd = os.memfd_create("actor-ledger")
-        os.ftruncate(self.fd, HEAD_SIZE + OBJECTS * OBJECT_SIZE)
+        os.ftruncate(self.fd, HEAD_SIZE + OBJECTS * OBJECT_SIZE + STEPS * STEP.size)
         self.map = mmap.mmap(self.fd, 0)
         self.head = Head.from_buffer(self.map)
         for name, value in values.items():
@@ -82,6 +90,13 @@ class Ledger:
             Object.from_buffer_copy(self.map, HEAD_SIZE + i * OBJECT_SIZE) for i in range(n)
         ]
         return [o for o in all_of_it if o.state != UNUSED and (not kinds or o.kind in kinds)]
+
+    def steps(self):
+        """What its workers did: (pid, ns, key, seq, group, attempt, what)."""
+        begin = HEAD_SIZE + OBJECTS * OBJECT_SIZE
+        n = min(self.head.n_steps, STEPS) if self.head.magic == MAGIC else 0
+        for step in STEP.iter_unpack(self.map[begin : begin + n * STEP.size]):
+            yield self.head.pid, *step
 
     def progress(self):
         """(messages that began to be published, and that are done)"""

@@ -140,7 +140,7 @@ static bool announce(struct author *a)
     struct actor_object *o = part->object;
     size_t class = actor_random(part, sizeof classes / sizeof *classes);
     struct dlx_publisher_args args = {.size = sizeof args};
-    bool blocks = actor_once_in(part, 2);
+    bool blocks = actor_once_in(part, 2), works = actor_once_in(part, 3);
     a->size_max = classes[class].most;
     a->pause_us = actor_once_in(part, 4) ? 0 : actor_random(part, classes[class].pause_us * 2);
     (void)snprintf(o->topic, sizeof o->topic, "soak/%s/%u", blocks ? "block" : "drop",
@@ -156,6 +156,8 @@ static bool announce(struct author *a)
                                  ? (int64_t)actor_random(part, 4000) * ACTOR_MS + 1
                                  : 0;
     }
+    if (works)
+        actor_choose_groups(part, &args);
     return actor_announce(&a->out, &args);
 }
 
@@ -354,16 +356,22 @@ struct thread {
     pthread_t id;
 };
 
+static void work(struct actor_part *part)
+{
+    actor_work(part, ACTOR_GROUPS);
+}
+
 /* False: it has done enough. */
 static bool play_object(struct actor_part *part)
 {
-    uint64_t what = actor_random(part, 20);
+    uint64_t what = actor_random(part, 24);
     part->until_ns = actor_now_ns() + (200 + actor_random_log(part, 60000)) * (uint64_t)ACTOR_MS;
     part->object = actor_object_new(what < 9    ? ACTOR_PUBLISHER
-                                    : what < 19 ? ACTOR_SUBSCRIPTION
+                                    : what < 18 ? ACTOR_SUBSCRIPTION
+                                    : what < 23 ? ACTOR_WORKER
                                                 : ACTOR_GETTER);
     if (part->object)
-        (what < 9 ? publish : what < 19 ? subscribe : get)(part);
+        (what < 9 ? publish : what < 18 ? subscribe : what < 23 ? work : get)(part);
     return part->object != NULL;
 }
 
@@ -392,15 +400,20 @@ static void on_signal(int number)
         atomic_store(&actor.phase, phase);
 }
 
-int actor_play_random(uint64_t seed)
+static void listen_to_signals(void)
 {
-    struct thread threads[THREADS_MAX];
     const struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    struct actor_part chooser = {.random = seed};
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (size_t i = 0; i < 3; i++)
         (void)sigaction((const int[]){SIGUSR1, SIGUSR2, SIGTERM}[i], &action, NULL);
     (void)sigprocmask(SIG_SETMASK, &action.sa_mask, NULL); /* what came before waits until now */
+}
+
+int actor_play_random(uint64_t seed)
+{
+    struct thread threads[THREADS_MAX];
+    struct actor_part chooser = {.random = seed};
+    listen_to_signals();
     actor.ledger->head.seed = seed;
     uint64_t n = actor_once_in(&chooser, 3) ? 1 : 1 + actor_random(&chooser, THREADS_MAX);
     struct dlx_client *common = actor_once_in(&chooser, 2) ? actor_connect() : NULL;
@@ -413,5 +426,29 @@ int actor_play_random(uint64_t seed)
     for (uint64_t i = 0; i < n; i++)
         (void)pthread_join(threads[i].id, NULL);
     dlx_client_unref(common);
+    return 0;
+}
+
+static void *sweep(void *userdata)
+{
+    struct thread *t = userdata;
+    t->part.object = actor_object_new(ACTOR_WORKER);
+    actor_work(&t->part, (uint32_t)t->part.random);
+    return NULL;
+}
+
+int actor_play_sweeper(void)
+{
+    struct thread threads[ACTOR_GROUPS];
+    struct dlx_client *c = actor_connect();
+    for (uint32_t i = 0; c && i < ACTOR_GROUPS; i++) {
+        threads[i] = (struct thread){.part = {.random = i, .client = c, .until_ns = UINT64_MAX}};
+        if (pthread_create(&threads[i].id, NULL, sweep, &threads[i]) != 0)
+            actor_fault("pthread_create");
+    }
+    listen_to_signals();
+    for (uint32_t i = 0; c && i < ACTOR_GROUPS; i++)
+        (void)pthread_join(threads[i].id, NULL);
+    dlx_client_unref(c);
     return 0;
 }

@@ -103,6 +103,22 @@ void actor_release_all(struct actor_subscriber *s)
         actor_release(s, s->n_held - 1);
 }
 
+bool actor_note(const struct dlx_message *m, uint32_t group, enum actor_what what)
+{
+    uint32_t i = atomic_fetch_add(&actor.ledger->head.n_steps, 1);
+    struct actor_header h = actor_header_of(m);
+    if (i >= ACTOR_STEPS)
+        return false;
+    struct actor_step *step = &actor.ledger->steps[i];
+    step->ns = actor_now_ns();
+    step->key = h.key;
+    step->seq = (uint32_t)h.seq;
+    step->group = (uint8_t)group;
+    step->attempt = (uint8_t)dlx_message_attempt(m);
+    atomic_store(&step->what, (uint8_t)what);
+    return true;
+}
+
 struct dlx_subscription_stats actor_stats(struct actor_subscriber *s)
 {
     struct dlx_subscription_stats stats = {.size = sizeof stats};

@@ -655,6 +655,134 @@ def end_links_before_older_ones(d):
 # -------------------------------------------------------------------------------------------------
 
 
+# ---- groups of workers
+# ---------------------------------------------------------------------------------------
+
+
+WIDE = 8192  # entries of the widest ring, and of its claims pages
+
+
+def write_cells(reply, state, owner):
+    """Fill the claims page of a LinkOpen with cells of the first lap."""
+    cells = [state << 62 | 1 << 56 | owner << 40 | 1] * WIDE
+    os.pwrite(reply.fds[2], struct.pack(f"={WIDE}Q", *cells), 64)
+
+
+def workers(c, writer, n, topic="work", fill=None):
+    """Joined workers of one group of the only publisher of the topic. Returns the sockets."""
+    sockets = []
+    for i in range(n):
+        s = c.subscribe(topic, group="g")
+        reply = wire.join_reply(s, i + 1) if s else None
+        if not reply:
+            raise OSError(f"no worker {i}")
+        if fill and i == 0:
+            write_cells(reply, *fill)
+        reply.close()
+        sockets.append(s)
+        writer.know_links()
+    return sockets
+
+
+@scene("publisher_new")
+def publishers_with_many_groups(d):
+    """Each declares as many groups as possible, and none has a worker."""
+    c = d.client()
+    groups = [f"group-{i}" for i in range(16)]
+    c.publishers([f"work/{i}" for i in range(some(1500))], groups=groups)
+    leave(c)
+
+
+@scene("subscribe")
+def many_workers_of_a_wide_ring(d):
+    """The claims page is read for each, and is full of claims. They leave together."""
+    c, other = d.client(), d.client()
+    c.publishers(["work"], n_entries=WIDE, groups=["g"])
+    leave(workers(other, c, some(2000), fill=(1, 4000)))
+    leave(other)
+
+
+@scene("list_groups")
+def list_wide_groups(d):
+    """Claims pages of the widest rings, full of claims."""
+    c, other = d.client(), d.client()
+    kept = []
+    for i in range(some(80)):
+        c.publishers([f"work/{i}"], n_entries=WIDE, groups=["g"], published=WIDE - 1)
+        kept += workers(other, c, 1, f"work/{i}", fill=(1, 1))
+    for _ in range(20):
+        other.call("list_groups", {1: "**"})
+    return kept
+
+
+@scene("list_groups")
+def list_many_groups(d):
+    """As many as possible, without workers, and of topics that a pattern matches slowly."""
+    c = d.client()
+    groups = [f"group-{i}" for i in range(16)]
+    c.publishers(["a" * 200] * some(1000), groups=groups)
+    after = {2: "a" * 200, 3: 1 << 62}
+    for _ in range(20):
+        c.call("list_groups", {1: "*a*a*a*b"})
+        c.call("list_groups", {1: "**"})
+        c.call("list_groups", {1: "**", **after})
+
+
+@scene("list_claims")
+def list_claims_of_many_workers(d):
+    """A full page, and thousands of links among which its workers are looked for."""
+    c, other = d.client(), d.client()
+    publisher = c.publishers(["work"], n_entries=WIDE, groups=["g"], published=WIDE - 1)[0]
+    kept = workers(other, c, some(1000), fill=(1, 1))
+    kept += other.links(c, some(1000), topic="work")
+    for after in range(0, WIDE, WIDE // 64):
+        other.call("list_claims", {1: publisher, 2: 1, 3: after})
+    return kept
+
+
+@scene("publisher_close")
+def close_with_wide_groups(d):
+    """All claims pages are looked at for what is not done."""
+    c, other = d.client(), d.client()
+    groups = [f"group-{i}" for i in range(16)]
+    how = {"n_entries": WIDE, "groups": groups, "published": WIDE - 1}
+    publisher = c.publishers(["work"], **how)[0]
+    kept = []
+    for group in groups:
+        s = other.subscribe("work", group=group)
+        reply = wire.join_reply(s, 1)
+        write_cells(reply, 3, 1)
+        reply.close()
+        c.know_links()
+        kept.append(s)
+    c.call("publisher_close", {1: publisher})
+    return kept
+
+
+@scene("groups_drop")
+def drop_many_queues(d):
+    """Thousands left undone messages on a topic, where thousands more are."""
+    c, other = d.client(), d.client()
+    other.publishers(["work"] * some(2000), ready=False)
+    for publisher in c.publishers(["work"] * some(3000), groups=["g"], published=1):
+        c.post("publisher_close", {1: publisher})
+    c.settle()
+    for _ in range(3):
+        other.call("groups_drop", {1: "work"})
+
+
+@scene("subscribe")
+def worker_of_many_queues(d):
+    """Thousands left undone messages: the worker joins all of them, and goes."""
+    c, other = d.client(), d.client()
+    for publisher in c.publishers(["work"] * some(3000), groups=["g"], published=1):
+        c.post("publisher_close", {1: publisher})
+    c.settle()
+    s = other.subscribe("work", group="g")
+    leave(s)
+    other.call("groups_drop", {1: "work"})
+
+
 @scene("list_publishers")
 def list_silent_publishers(d):
     """A topic with thousands of publishers, none of them ready, so that no page fills."""

@@ -16,9 +16,10 @@ BODY = {
     "publisher_retains": 30, "retained_drop": 31, "retained_drop_reply": 32, "gpu_keep": 33,
     "gpu_get": 34, "list_quotas": 36, "quota_list": 37, "former_new": 38,
     "former_new_reply": 39, "link_added": 40, "former_ready": 42, "gpu_allocate": 43,
-    "gpu_free": 44, "gpu_serve": 45, "gpu_memory": 46, "link_offer": 50, "link_ready": 51,
-    "link_open": 52, "arena_added": 53, "arena_dropped": 54, "publisher_gone": 55,
-    "link_failed": 56, "ack": 57, "link_close": 58, "spare_sealed": 59,
+    "gpu_free": 44, "gpu_serve": 45, "gpu_memory": 46, "list_groups": 47, "group_list": 48,
+    "list_claims": 49, "link_offer": 50, "link_ready": 51, "link_open": 52, "arena_added": 53,
+    "arena_dropped": 54, "publisher_gone": 55, "link_failed": 56, "ack": 57, "link_close": 58,
+    "spare_sealed": 59, "claim_list": 60, "groups_drop": 61,
 }  # fmt: skip
 NAME = {number: name for name, number in BODY.items()}
 MAJOR, MINOR = 2, 1
@@ -33,10 +34,12 @@ def varint(n):
 
 
 def message(fields):
-    """Of {number: int or str}; what is 0 or empty is left out."""
+    """Of {number: int, str or list of these}; what is 0 or empty is left out."""
     out = b""
     for number, value in sorted(fields.items()):
-        if isinstance(value, str):
+        if isinstance(value, list):
+            out += b"".join(message({number: one}) for one in value)
+        elif isinstance(value, str):
             out += (varint(number << 3 | 2) + varint(len(value)) + value.encode()) if value else b""
         elif value:
             out += varint(number << 3) + varint(value)
@@ -131,9 +134,20 @@ class Connection:
         self.send(body, fields)
         return receive(self.sock)
 
-    def publisher(self, topic, retain=0, retain_for_ns=0, published=0, history=1, on_full=0):
+    def publisher(
+        self,
+        topic,
+        retain=0,
+        retain_for_ns=0,
+        published=0,
+        history=1,
+        on_full=0,
+        n_entries=256,
+        groups=None,
+    ):
         """Announced. The reply of PublisherNew, with its descriptors, or the error."""
-        how = {1: topic, 2: history, 3: 256, 4: on_full, 5: retain, 7: retain_for_ns, 10: 16}
+        how = {1: topic, 2: history, 3: n_entries, 4: on_full, 5: retain, 7: retain_for_ns, 10: 16}
+        how[13] = groups or []
         reply = self.call("publisher_new", how)
         if reply.name != "publisher_new_reply":
             return reply
@@ -142,24 +156,31 @@ class Connection:
         ready = self.call("publisher_ready", {1: reply.get(1)})
         return reply if ready.name == "ok" else ready
 
-    def subscribe(self, topic, max_held=1):
+    def subscribe(self, topic, max_held=1, group=""):
         """The socket of the subscription, or None."""
-        reply = self.call("subscribe", {1: topic, 5: max_held})
+        reply = self.call("subscribe", {1: topic, 5: max_held, 7: group, 9: 5 if group else 0})
         return socket.socket(fileno=reply.fds[0]) if reply.fds else None
 
 
-def join(sock, reader, holds=False):
-    """Answer the next offer on a subscription socket, and wait for LinkOpen. Returns whether there
-    is a link. `holds`: its page says for ever that it holds a message."""
+def join_reply(sock, reader, holds=False):
+    """Answer the next offer on a subscription socket. Returns LinkOpen with its descriptors, or
+    None. `holds`: its page says for ever that it holds a message."""
     sock.settimeout(5)
     offer = receive(sock)
     if offer.name != "link_offer":
         offer.close()
-        return False
+        return None
     make_ready(
         offer.fds[0], offer.get(4), {2112: 1, 2120: 1} if holds else {}
     )  # n_used, and the first hold word
     offer.close()
     sock.send(packet(0, "link_ready", {1: offer.get(1), 2: reader}))
     sock.send(packet(0, "ack", {1: 1}))
-    return receive(sock).close().name == "link_open"
+    reply = receive(sock)
+    return reply if reply.name == "link_open" else reply.close() and None
+
+
+def join(sock, reader, holds=False):
+    """The same. Returns whether there is a link."""
+    reply = join_reply(sock, reader, holds)
+    return bool(reply and reply.close())
