@@ -9,6 +9,7 @@
  *   --mode busy | block | default   spin for ever, never (then each take sleeps, which is counted),
  *                                   or as the library does by itself
  *   --size N               bytes of payload
+ *   --group 1              each side is the only worker of a group, and says done of each message
  *   --asleep 1             each answer waits until the other side sleeps: no figure, but whether it
  *                          does
  */
@@ -18,6 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
+static const char *const groups[] = {"bench"};
+
 struct side {
     struct dlx_client *client;
     struct dlx_publisher *out;
@@ -25,18 +28,22 @@ struct side {
     struct dlx_tensor_spec spec;
     int64_t shape[1];
     size_t n_touched;
+    bool in_group;
     uint64_t sum; /* of what was read, so that reading is not optimised away */
 };
 
 static void side_init(struct side *s, const char *out, const char *in, size_t size, int64_t spin_ns,
                       struct bm_meeting *meeting)
 {
-    const struct dlx_subscribe_args args = {.size = sizeof args, .spin_ns = spin_ns};
+    const struct dlx_subscribe_args args = {
+        .size = sizeof args, .spin_ns = spin_ns, .group = s->in_group ? groups[0] : NULL};
+    const struct dlx_publisher_args out_args = {
+        .size = sizeof out_args, .groups = s->in_group ? groups : NULL, .n_groups = s->in_group};
 
     s->client = bm_connect();
     s->spec = bm_bytes(s->shape, size);
     s->sum = 0;
-    bm_check(dlx_publisher_new(s->client, out, NULL, &s->out), out);
+    bm_check(dlx_publisher_new(s->client, out, &out_args, &s->out), out);
     bm_meet(meeting);
     bm_check(dlx_subscribe(s->client, in, &args, &s->in), in);
     bm_check(dlx_publisher_wait(s->out, 1, INT64_C(10000000000)), "waiting for the other side");
@@ -65,6 +72,8 @@ static inline void side_receive(struct side *s)
     struct dlx_message *m = bm_take(s->in);
 
     bm_check(dlx_message_tensor(m, 0, &t), "dlx_message_tensor");
+    if (s->in_group)
+        bm_check(dlx_message_done(m), "dlx_message_done");
     dlx_message_unref(m);
     const uint8_t *bytes = t->dl_tensor.data;
     for (size_t i = 0; i < s->n_touched; i++)
@@ -88,6 +97,7 @@ int main(int argc, char **argv)
     size_t n = (size_t)bm_long("n", is_busy ? 200000 : 20000);
     size_t n_warmup = (size_t)bm_long("warmup", is_busy ? 10000 : 500);
     s.n_touched = (size_t)bm_long("touch", 0);
+    s.in_group = bm_long("group", 0);
     if (s.n_touched > size)
         s.n_touched = size;
     bm_topic("ping", getpid(), ping);

@@ -12,6 +12,7 @@
  *   --depth N              depth of the publisher (0: the library's default)
  *   --batch K              messages that dlx_publish_n() and dlx_take_n() pass at once, at most
  *                          256; 1 (the default): dlx_publish() and dlx_take()
+ *   --group 1              the subscription is the only worker of a group, and says done of each
  *   --held N               messages that the subscription may hold (the library's default, or twice
  *                          --batch)
  */
@@ -23,6 +24,8 @@
 #include <unistd.h>
 
 enum { BATCH_MAX = 256, PIECE = 1024 };
+
+static const char *const groups[] = {"bench"};
 
 struct result {
     _Atomic uint64_t n_taken;
@@ -42,12 +45,14 @@ static uint32_t take_some(struct dlx_subscription *s, struct dlx_message **m, ui
     return n;
 }
 
-static void subscriber(const char *topic, uint64_t n, uint32_t batch, struct result *result)
+static void subscriber(const char *topic, uint64_t n, uint32_t batch, bool in_group,
+                       struct result *result)
 {
     const struct dlx_subscribe_args args = {
         .size = sizeof args,
-        .reliable = true,
-        .max_held = (uint32_t)bm_long("held", batch > 1 ? 2 * (long)batch : 0),
+        .reliable = !in_group,
+        .group = in_group ? groups[0] : NULL,
+        .max_held = (uint32_t)bm_long("held", batch > 1 ? (in_group ? 1 : 2) * (long)batch : 0),
         .spin_ns = DLX_SPIN_ALWAYS,
     };
     struct dlx_client *c = bm_connect();
@@ -73,6 +78,8 @@ static void subscriber(const char *topic, uint64_t n, uint32_t batch, struct res
             const uint64_t *words = dlx_message_tensor_peek(m[j], 0)->data;
             for (int k = 0; k < 8; k++)
                 sum += words[k];
+            if (in_group)
+                bm_check(dlx_message_done(m[j]), "dlx_message_done");
             dlx_message_unref(m[j]);
         }
     }
@@ -122,12 +129,13 @@ int main(int argc, char **argv)
     uint32_t depth = (uint32_t)bm_long("depth", 0), batch = (uint32_t)bm_long("batch", 1);
     if (!batch || batch > BATCH_MAX)
         bm_fail("--batch takes 1 to %d", BATCH_MAX);
+    bool in_group = bm_long("group", 0);
     struct result *result = bm_shared(sizeof *result);
     bm_topic("rate", getpid(), topic);
     pid_t pid = bm_fork();
     if (!pid) {
         bm_pin(1);
-        subscriber(topic, n, batch, result);
+        subscriber(topic, n, batch, in_group, result);
         _exit(0);
     }
     bm_pin(0);
@@ -137,6 +145,8 @@ int main(int argc, char **argv)
         .size = sizeof args,
         .on_full = DLX_ON_FULL_BLOCK,
         .depth = depth,
+        .groups = in_group ? groups : NULL,
+        .n_groups = in_group,
     };
     const struct dlx_publish_args publish_args = {
         .size = sizeof publish_args,
@@ -162,6 +172,7 @@ int main(int argc, char **argv)
     struct dlx_publisher_stats stats = bm_publisher_stats(p);
     bm_json_begin();
     bm_json_text("full", full);
+    bm_json_number("group", in_group);
     bm_json_number("depth", depth);
     bm_json_number("batch", batch);
     bm_json_number("n", (double)n);

@@ -145,6 +145,40 @@ def rate(bench):
                   for name in what]
 
 
+def queue(bench):
+    """A group of one worker beside an ordinary subscription; and workers that wait."""
+    n, n_ping = (500_000, 40_000) if bench.quick else (2_000_000, 300_000)
+    r = bench.alternate(
+        {(program, group): lambda program=program, group=group, options=options:
+         bench.run(program, group=group, **options)
+         for program, options in (("rate", {"full": "spin", "n": n, "depth": DEPTH}),
+                                  ("latency", {"mode": "busy", "size": 64, "n": n_ping}))
+         for group in (0, 1)},
+        rounds(bench),
+    )
+    workers = [bench.run("queue", n=1_500 if bench.quick else 10_000, seed=seed + 1)
+               for seed in range(2 if bench.quick else 5)]
+    extra = [a["p50_ns"] - b["p50_ns"] for a, b in zip(r["latency", 1], r["latency", 0])]
+    return [
+        Row("queue_rate_vs_reliable", ratios(r["rate", 0], r["rate", 1], "per_s"), "",
+            f"messages a second, 64 B, depth {DEPTH}: a reliable subscription / a group of one "
+            "worker, which says done of each", ("<=", 1.4)),
+        Row("queue_rate_64B_per_s", values(r["rate", 1], "per_s"), "/s",
+            "messages a second of that worker"),
+        Row("queue_lat_busy_extra_ns", extra, "ns",
+            "one-way p50, 64 B, busy: a group of one worker, less a subscription", ("<=", 80)),
+        Row("queue_idle_share", values(workers, "idle_share"), "",
+            "share of time in which a worker sleeps while a message waits: 4 workers, 70 % load, "
+            "work of 0.1 to 10 ms that is slept", ("<=", 0.01)),
+        Row("queue_idle_p50_us", values(workers, "idle_p50_ns", 1e-3), "us",
+            "how long that takes each time: what a worker needs to wake up"),
+        Row("queue_idle_max_us", values(workers, "idle_max_ns", 1e-3), "us",
+            "likewise, the longest"),
+        Row("queue_sleeps_per_message", values(workers, "sleeps_per_message"), "",
+            "sleeps a message of all workers in that row"),
+    ]
+
+
 def fanout(bench):
     counts = [1, 64] if bench.quick else [0, 1, 2, 4, 8, 16, 32, 64]
     n = 5_000 if bench.quick else 20_000
@@ -261,6 +295,7 @@ GROUPS = {
     "former": former,
     "latency_block": latency_block,
     "rate": rate,
+    "queue": queue,
     "fanout": fanout,
     "frames": frames,
     **counted_rows.GROUPS,
