@@ -4,36 +4,9 @@
  * given back or its worker dies. */
 
 #include "client/publish/publisher.h"
-#include "tests/harness/fork.h"
-#include "tests/harness/stream.h"
+#include "tests/client/harness_queue.h"
 #include <poll.h>
 #include <stdatomic.h>
-
-#define N           10 /* elements of a message, which has its number as its value */
-#define TOPIC       "test/work"
-#define GROUPS      .groups = (const char *const[]){"g"}, .n_groups = 1
-#define WORKER(...) SUBSCRIBE(.group = "g", __VA_ARGS__)
-
-static struct dlx_subscription *worker(struct dlx_client *c)
-{
-    return dlx_test_stream_subscribe(c, TOPIC, WORKER());
-}
-
-static struct dlx_message *next(struct dlx_subscription *s)
-{
-    struct dlx_message *m = dlx_test_stream_next(s);
-    dlx_test_stream_check(m, N, (int64_t)dlx_message_seq(m));
-    return m;
-}
-
-/* Takes message `n`, in this delivery, and says that it is done. */
-static void do_message(struct dlx_subscription *s, uint64_t n, uint32_t attempt)
-{
-    auto_message *m = next(s);
-    ck_assert_uint_eq(dlx_message_seq(m), n);
-    ck_assert_uint_eq(dlx_message_attempt(m), attempt);
-    ok(dlx_message_done(m));
-}
 
 static void publish_all(struct dlx_publisher *p, int64_t first, int64_t last)
 {
@@ -60,10 +33,10 @@ TEST(each_message_goes_to_one_worker)
     uint32_t n_taken[3] = {0};
     uint64_t seen = 0;
     for (int i = 0; i < 3; i++)
-        workers[i] = worker(c);
+        workers[i] = dlx_queue_worker(c);
     publish_all(p, 1, 60);
     for (uint64_t n = 1; n <= 60; n++) {
-        auto_message *m = next(workers[n % 3]);
+        auto_message *m = dlx_queue_next(workers[n % 3]);
         ck_assert_uint_eq(seen & UINT64_C(1) << dlx_message_seq(m), 0);
         seen |= UINT64_C(1) << dlx_message_seq(m);
         n_taken[n % 3]++;
@@ -87,9 +60,9 @@ TEST(a_declared_group_keeps_messages_until_there_is_a_worker)
     auto_tensor *t = dlx_test_stream_alloc(p, N, 65);
     fails(dlx_publish(p, t, PUBLISH(.timeout_ns = 1), NULL), DLX_E_TIMEOUT,
           "group g has not done message 1, published");
-    auto_subscription *s = worker(c);
+    auto_subscription *s = dlx_queue_worker(c);
     for (uint64_t n = 1; n <= 64; n++)
-        do_message(s, n, 1);
+        dlx_queue_do(s, n, 1);
     take_fails(s, 0, DLX_E_EMPTY, "");
 }
 
@@ -98,13 +71,13 @@ TEST(another_group_begins_with_its_first_worker)
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER_BLOCKING(.depth = 4));
     publish_all(p, 1, 10); /* nobody keeps it */
-    auto_subscription *s = worker(c);
+    auto_subscription *s = dlx_queue_worker(c);
     publish_all(p, 11, 14);
     auto_tensor *t = dlx_test_stream_alloc(p, N, 15);
     fails(dlx_publish(p, t, NULL, NULL), DLX_E_FULL, "group g has not done message 11");
-    do_message(s, 11, 1);
-    auto_subscription *other = worker(c);
-    do_message(other, 12, 1);
+    dlx_queue_do(s, 11, 1);
+    auto_subscription *other = dlx_queue_worker(c);
+    dlx_queue_do(other, 12, 1);
     s = dlx_subscription_unref(s);
     other = dlx_subscription_unref(other); /* the group ends */
     publish_all(p, 15, 30);
@@ -114,11 +87,11 @@ TEST(another_group_begins_with_its_first_worker)
 TEST(a_worker_that_was_there_first_gets_the_first_message)
 {
     auto_client *c = dlx_test_stream_connect();
-    auto_subscription *s = worker(c);
+    auto_subscription *s = dlx_queue_worker(c);
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER_BLOCKING(.depth = 4));
     publish_all(p, 1, 4);
     for (uint64_t n = 1; n <= 4; n++)
-        do_message(s, n, 1);
+        dlx_queue_do(s, n, 1);
 }
 
 TEST(two_groups_get_each_message_each)
@@ -130,10 +103,10 @@ TEST(two_groups_get_each_message_each)
     auto_subscription *b = dlx_test_stream_subscribe(c, TOPIC, SUBSCRIBE(.group = "b"));
     publish_all(p, 1, 8);
     for (uint64_t n = 1; n <= 8; n++)
-        do_message(a, n, 1);
+        dlx_queue_do(a, n, 1);
     fails(dlx_publisher_drain(p, 0), DLX_E_TIMEOUT, "group b has not done message 1");
     for (uint64_t n = 1; n <= 8; n++)
-        do_message(b, n, 1);
+        dlx_queue_do(b, n, 1);
     ok(dlx_publisher_drain(p, 0));
 }
 
@@ -141,14 +114,14 @@ TEST(a_worker_takes_from_all_publishers)
 {
     auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p[3];
-    auto_subscription *s = worker(c), *other = worker(c);
+    auto_subscription *s = dlx_queue_worker(c), *other = dlx_queue_worker(c);
     for (int i = 0; i < 3; i++)
         p[i] = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
     for (int64_t n = 1; n <= 20; n++)
         for (int i = 0; i < 3; i++)
             dlx_test_stream_publish(p[i], N, n);
     for (int k = 0; k < 60; k++) {
-        auto_message *m = next(k % 2 ? s : other);
+        auto_message *m = dlx_queue_next(k % 2 ? s : other);
         ok(dlx_message_done(m));
     }
     for (int i = 0; i < 3; i++)
@@ -161,14 +134,14 @@ TEST(a_worker_takes_from_all_publishers)
 TEST(a_worker_takes_the_first_messages_of_many_publishers)
 {
     auto_client *c = dlx_test_stream_connect();
-    auto_subscription *s = worker(c);
+    auto_subscription *s = dlx_queue_worker(c);
     struct dlx_publisher *p[48];
     for (int i = 0; i < 48; i++)
         p[i] = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
     for (int i = 0; i < 48; i++)
         dlx_test_stream_publish(p[i], N, 1);
     for (int i = 0; i < 48; i++) {
-        auto_message *m = next(s);
+        auto_message *m = dlx_queue_next(s);
         ok(dlx_message_done(m));
     }
     dlx_test_stream_unref_publishers(p, 48);
@@ -180,17 +153,17 @@ TEST(a_message_that_is_released_undone_is_given_back)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
-    auto_subscription *s = worker(c), *other = worker(c);
+    auto_subscription *s = dlx_queue_worker(c), *other = dlx_queue_worker(c);
     publish_all(p, 1, 2);
-    dlx_message_unref(next(s));
-    do_message(other, 1, 2); /* before message 2 */
-    auto_message *m = next(s);
+    dlx_message_unref(dlx_queue_next(s));
+    dlx_queue_do(other, 1, 2); /* before message 2 */
+    auto_message *m = dlx_queue_next(s);
     ok(dlx_message_give_back(m));
     fails(dlx_message_give_back(m), DLX_E_NOT_FOUND, "it was given back");
     fails(dlx_message_done(m), DLX_E_NOT_FOUND, "it was given back");
     fails(dlx_message_renew(m), DLX_E_NOT_FOUND, "it was given back");
     dlx_test_stream_check(m, N, 2); /* it stays valid */
-    do_message(other, 2, 2);
+    dlx_queue_do(other, 2, 2);
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(other);
     ck_assert_uint_eq(stats.redelivered, 2);
     ck_assert_uint_eq(stats.done, 2);
@@ -201,10 +174,10 @@ TEST(a_message_that_is_done_stays_valid_until_it_is_released)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS, .depth = 2));
-    auto_subscription *s = worker(c);
+    auto_subscription *s = dlx_queue_worker(c);
     auto_tensor *kept = NULL;
     dlx_test_stream_publish(p, N, 1);
-    struct dlx_message *m = next(s);
+    struct dlx_message *m = dlx_queue_next(s);
     ok(dlx_message_tensor(m, 0, &kept));
     ok(dlx_message_done(m));
     ok(dlx_message_done(m));
@@ -212,7 +185,7 @@ TEST(a_message_that_is_done_stays_valid_until_it_is_released)
     dlx_message_unref(m);
     for (int64_t n = 2; n <= 100; n++) {
         dlx_test_stream_publish(p, N, n);
-        do_message(s, (uint64_t)n, 1);
+        dlx_queue_do(s, (uint64_t)n, 1);
     }
     ck_assert_int_eq(((int64_t *)kept->dl_tensor.data)[0], 1);
 }
@@ -221,35 +194,35 @@ TEST(a_tensor_keeps_its_message_from_being_given_back)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
-    auto_subscription *s = worker(c), *other = worker(c);
+    auto_subscription *s = dlx_queue_worker(c), *other = dlx_queue_worker(c);
     DLManagedTensorVersioned *kept = NULL;
     dlx_test_stream_publish(p, N, 1);
-    struct dlx_message *m = next(s);
+    struct dlx_message *m = dlx_queue_next(s);
     ok(dlx_message_tensor(m, 0, &kept));
     dlx_message_unref(m);
     take_fails(other, 0, DLX_E_EMPTY, "");
     kept->deleter(kept);
-    do_message(other, 1, 2);
+    dlx_queue_do(other, 1, 2);
 }
 
 TEST(the_last_release_says_that_it_is_done_if_that_was_asked_for)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
-    auto_subscription *s = worker(c);
+    auto_subscription *s = dlx_queue_worker(c);
     DLManagedTensorVersioned *t = NULL;
     publish_all(p, 1, 2);
-    struct dlx_message *m = next(s);
+    struct dlx_message *m = dlx_queue_next(s);
     ok(dlx_message_tensor(m, 0, &t));
     ok(dlx_message_done_at_release(m));
     dlx_message_unref(m);
     fails(dlx_publisher_drain(p, 0), DLX_E_TIMEOUT, "message 1");
     t->deleter(t);
-    auto_message *other = next(s);
+    auto_message *other = dlx_queue_next(s);
     ck_assert_uint_eq(dlx_message_seq(other), 2); /* in the same struct, and not yet done */
     ok(dlx_message_give_back(other));
     fails(dlx_message_done_at_release(other), DLX_E_NOT_FOUND, "it was given back");
-    do_message(s, 2, 2);
+    dlx_queue_do(s, 2, 2);
     ok(dlx_publisher_drain(p, 0));
 }
 
@@ -263,11 +236,11 @@ TEST(a_message_that_is_given_back_too_often_becomes_a_dead_letter)
     struct dlx_event event;
     publish_all(p, 1, 2);
     for (uint32_t attempt = 1; attempt <= 3; attempt++) {
-        auto_message *m = next(s);
+        auto_message *m = dlx_queue_next(s);
         ck_assert_uint_eq(dlx_message_seq(m), 1);
         ck_assert_uint_eq(dlx_message_attempt(m), attempt);
     }
-    do_message(s, 2, 1);
+    dlx_queue_do(s, 2, 1);
     ok(dlx_publisher_drain(p, 0));
     ck_assert(next_event(s, DLX_EVENT_DEAD_LETTER, &event));
     ck_assert_str_eq(event.reason, "message 1 was given back 3 times; a copy was published");
@@ -283,8 +256,8 @@ TEST(a_lease_ends_and_the_former_worker_is_told)
     auto_subscription *s = dlx_test_stream_subscribe(c, TOPIC, WORKER(.lease_ns = SECOND / 20));
     auto_subscription *other = dlx_test_stream_subscribe(c, TOPIC, WORKER(.lease_ns = SECOND / 20));
     dlx_test_stream_publish(p, N, 1);
-    auto_message *m = next(s);
-    do_message(other, 1, 2);
+    auto_message *m = dlx_queue_next(s);
+    dlx_queue_do(other, 1, 2);
     fails(dlx_message_done(m), DLX_E_NOT_FOUND, "its lease ended");
     fails(dlx_message_renew(m), DLX_E_NOT_FOUND, "it was given back");
     ok(dlx_publisher_drain(p, 0));
@@ -308,7 +281,7 @@ TEST(a_worker_has_as_many_as_it_asked_for_over_all_publishers)
                "3 messages of group g are neither done nor given back, the limit of this "
                "subscription (max_held)");
     ok(dlx_message_done(m[0])); /* its memory is kept, and another one may come */
-    auto_message *more = next(s);
+    auto_message *more = dlx_queue_next(s);
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).n_claimed, 3);
     dlx_test_stream_unref_messages(m, 3);
 }
@@ -322,11 +295,11 @@ TEST(a_publisher_waits_while_too_many_bytes_do)
     auto_tensor *t = dlx_test_stream_alloc(p, N, 4);
     fails(dlx_publish(p, t, PUBLISH(.timeout_ns = 1), NULL), DLX_E_TIMEOUT,
           "240 B wait already (max_queued_bytes 239 B): group g has not done message 1");
-    auto_subscription *s = worker(c);
-    do_message(s, 1, 1);
+    auto_subscription *s = dlx_queue_worker(c);
+    dlx_queue_do(s, 1, 1);
     dlx_test_stream_publish(p, N, 4);
     for (uint64_t n = 2; n <= 4; n++)
-        do_message(s, n, 1);
+        dlx_queue_do(s, n, 1);
 }
 
 /* ---- sleep ----------------------------------------------------------------------------------- */
@@ -356,7 +329,7 @@ TEST(each_message_wakes_up_one_sleeper)
     pthread_t threads[4];
     uint32_t n_taken = 0;
     for (int i = 0; i < 4; i++) {
-        sleepers[i] = (struct sleeper){.s = worker(c)};
+        sleepers[i] = (struct sleeper){.s = dlx_queue_worker(c)};
         threads[i] = dlx_test_stream_thread(take_until_the_end, &sleepers[i]);
     }
     for (int64_t n = 1; n <= 200; n++) {
@@ -377,7 +350,7 @@ TEST(a_worker_that_polls_hears_of_messages_and_of_those_that_are_given_back)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
-    auto_subscription *s = worker(c), *other = worker(c);
+    auto_subscription *s = dlx_queue_worker(c), *other = dlx_queue_worker(c);
     struct pollfd pfd = {.fd = dlx_subscription_fd(s), .events = POLLIN};
     struct dlx_message *m = NULL;
     ck_assert_int_ge(pfd.fd, 0);
@@ -391,7 +364,7 @@ TEST(a_worker_that_polls_hears_of_messages_and_of_those_that_are_given_back)
         ok(dlx_message_done(m));
         dlx_message_unref(m);
         dlx_test_stream_publish(p, N, 2 * n);
-        held = next(other);
+        held = dlx_queue_next(other);
         while ((r = dlx_take(s, 0, &m)) == DLX_E_EMPTY && poll(&pfd, 1, 0) == 1)
             ;
         ck_assert_int_eq(r, DLX_E_EMPTY);
@@ -410,12 +383,12 @@ TEST(a_worker_sleeps_when_others_have_done_what_came_later)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
-    auto_subscription *s = worker(c), *other = worker(c);
+    auto_subscription *s = dlx_queue_worker(c), *other = dlx_queue_worker(c);
     struct pollfd pfd = {.fd = dlx_subscription_fd(s), .events = POLLIN};
     publish_all(p, 1, 3);
-    auto_message *m = next(s);
-    do_message(other, 2, 1);
-    do_message(other, 3, 1);
+    auto_message *m = dlx_queue_next(s);
+    dlx_queue_do(other, 2, 1);
+    dlx_queue_do(other, 3, 1);
     ok(dlx_message_done(m));
     int n_rounds = 0;
     do
@@ -430,14 +403,14 @@ TEST(a_worker_leaves_when_all_is_done_and_not_before)
 {
     auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
-    auto_subscription *s = worker(c), *other = worker(c);
+    auto_subscription *s = dlx_queue_worker(c), *other = dlx_queue_worker(c);
     publish_all(p, 1, 2);
-    struct dlx_message *m = next(s);
-    do_message(other, 2, 1);
+    struct dlx_message *m = dlx_queue_next(s);
+    dlx_queue_do(other, 2, 1);
     dlx_publisher_unref(p);
     take_fails(other, SECOND / 20, DLX_E_TIMEOUT, "");
     dlx_message_unref(m); /* given back */
-    do_message(other, 1, 2);
+    dlx_queue_do(other, 1, 2);
     take_fails(other, PATIENCE, DLX_E_PUBLISHER_GONE, "");
     take_fails(s, PATIENCE, DLX_E_PUBLISHER_GONE, "");
 }
@@ -447,85 +420,64 @@ TEST(undone_messages_outlive_their_publisher_and_go_when_they_are_done)
     auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
     publish_all(p, 1, 4);
-    auto_subscription *first = worker(c);
-    do_message(first, 1, 1);
+    auto_subscription *first = dlx_queue_worker(c);
+    dlx_queue_do(first, 1, 1);
     first = dlx_subscription_unref(first);
     dlx_publisher_unref(p);
     auto_publisher *q = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS)); /* keeps its own */
-    auto_subscription *s = worker(c);
+    auto_subscription *s = dlx_queue_worker(c);
     for (uint64_t n = 2; n <= 4; n++)
-        do_message(s, n, 1);
+        dlx_queue_do(s, n, 1);
     dlx_test_stream_publish(q, N, 1);
-    do_message(s, 1, 1);
+    dlx_queue_do(s, 1, 1);
     s = dlx_subscription_unref(s);
     eventually(dlx_test_stream_list(c, NULL) == 1);
 }
 
-/* In a process of its own: takes a message, says so, and waits for the end. */
-static void take_one_elsewhere(struct dlx_test_peer *parent)
-{
-    struct dlx_subscription *s = worker(dlx_test_stream_connect());
-    dlx_test_peer_say(parent);
-    (void)next(s);
-    dlx_test_peer_say(parent);
-    pause();
-}
-
-static struct dlx_test_peer begin_elsewhere(void (*part)(struct dlx_test_peer *parent))
-{
-    struct dlx_test_peer peer = dlx_test_fork_peer();
-    if (peer.pid == 0) {
-        part(&peer);
-        _exit(0);
-    }
-    dlx_test_peer_hear(&peer);
-    return peer;
-}
-
 TEST(another_worker_takes_what_a_killed_one_had)
 {
-    struct dlx_test_peer peer = begin_elsewhere(take_one_elsewhere);
+    struct dlx_test_peer peer = dlx_queue_begin_elsewhere(dlx_queue_take_one);
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
     dlx_test_stream_publish(p, N, 1);
     dlx_test_peer_hear(&peer);
-    auto_subscription *s = worker(c);
+    auto_subscription *s = dlx_queue_worker(c);
     take_fails(s, 0, DLX_E_EMPTY, "");
     fails(dlx_publisher_drain(p, 0), DLX_E_TIMEOUT, "has it");
     uint64_t before = dlx__now_ns();
     dlx_test_peer_kill(&peer);
-    do_message(s, 1, 2);
+    dlx_queue_do(s, 1, 2);
     ck_assert_uint_lt(dlx__now_ns() - before, SECOND / 2); /* and not when it looks anyway */
     ok(dlx_publisher_drain(p, 0));
 }
 
 TEST(a_worker_that_comes_takes_what_the_last_one_had_when_it_was_killed)
 {
-    struct dlx_test_peer peer = begin_elsewhere(take_one_elsewhere);
+    struct dlx_test_peer peer = dlx_queue_begin_elsewhere(dlx_queue_take_one);
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
     publish_all(p, 1, 2);
     dlx_test_peer_hear(&peer);
     dlx_test_peer_kill(&peer);
-    auto_subscription *s = worker(c);
-    do_message(s, 1, 2);
-    do_message(s, 2, 1);
+    auto_subscription *s = dlx_queue_worker(c);
+    dlx_queue_do(s, 1, 2);
+    dlx_queue_do(s, 2, 1);
     ok(dlx_publisher_drain(p, 0));
 }
 
 TEST(a_stopped_worker_keeps_what_it_has)
 {
-    struct dlx_test_peer peer = begin_elsewhere(take_one_elsewhere);
+    struct dlx_test_peer peer = dlx_queue_begin_elsewhere(dlx_queue_take_one);
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
     publish_all(p, 1, 2);
     dlx_test_peer_hear(&peer);
     kill(peer.pid, SIGSTOP);
-    auto_subscription *s = worker(c);
-    do_message(s, 2, 1);
+    auto_subscription *s = dlx_queue_worker(c);
+    dlx_queue_do(s, 2, 1);
     take_fails(s, SECOND * 3 / 2, DLX_E_TIMEOUT, "");
     dlx_test_peer_kill(&peer);
-    do_message(s, 1, 2);
+    dlx_queue_do(s, 1, 2);
 }
 
 /* ---- bad input ------------------------------------------------------------------------------- */
@@ -542,10 +494,10 @@ TEST(the_descriptor_of_a_publisher_tells_when_all_is_done)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
-    auto_subscription *s = worker(c);
+    auto_subscription *s = dlx_queue_worker(c);
     struct pollfd fd = {.fd = dlx_publisher_fd(p), .events = POLLIN};
     publish_all(p, 1, 1);
-    auto_message *m = next(s);
+    auto_message *m = dlx_queue_next(s);
     ck_assert_int_eq(dlx_publisher_drain(p, 0), DLX_E_TIMEOUT);
     while (poll(&fd, 1, 0) > 0) /* sometimes without a reason */
         ck_assert_int_eq(dlx_publisher_drain(p, 0), DLX_E_TIMEOUT);
@@ -590,7 +542,7 @@ TEST(arguments_that_cannot_be)
     fails(dlx_publisher_drain(q, 0), DLX_E_INVALID, "it has declared none");
     auto_subscription *ordinary = dlx_test_stream_subscribe(c, TOPIC, NULL);
     dlx_test_stream_publish(q, N, 1);
-    auto_message *m = next(ordinary);
+    auto_message *m = dlx_queue_next(ordinary);
     fails(dlx_message_done(m), DLX_E_INVALID, "is in no group");
     ck_assert_uint_eq(dlx_message_attempt(m), 0);
 }
@@ -627,15 +579,15 @@ TEST(a_list_counts_for_an_idle_worker_nothing_that_another_one_does)
     enum { ALL = 200, DEPTH = 8 };
     auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS, .depth = DEPTH));
-    auto_subscription *idle = worker(c);
-    auto_subscription *busy = worker(other);
+    auto_subscription *idle = dlx_queue_worker(c);
+    auto_subscription *busy = dlx_queue_worker(other);
     struct dlx_link_info infos[3] = {{.size = sizeof infos[0]}}, *next_info = infos;
     uint64_t id = 0;
     publish_all(p, 1, 1);
-    do_message(idle, 1, 1);
+    dlx_queue_do(idle, 1, 1);
     for (int64_t n = 2; n <= ALL; n++) {
         publish_all(p, n, n);
-        do_message(busy, (uint64_t)n, 1);
+        dlx_queue_do(busy, (uint64_t)n, 1);
     }
     ok(dlx_list_publishers(c, TOPIC, note_publisher, &id));
     ok(dlx_list_links(c, id, note_link, &next_info));
@@ -656,15 +608,15 @@ TEST(a_list_says_which_worker_a_publisher_waits_for)
     enum { DEPTH = 8 };
     auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS, .depth = DEPTH));
-    auto_subscription *holds = worker(c);
-    auto_subscription *free = worker(other);
+    auto_subscription *holds = dlx_queue_worker(c);
+    auto_subscription *free = dlx_queue_worker(other);
     struct dlx_link_info infos[3] = {{.size = sizeof infos[0]}}, *next_info = infos;
     uint64_t id = 0;
     publish_all(p, 1, 1);
-    auto_message *m = next(holds);
+    auto_message *m = dlx_queue_next(holds);
     for (int64_t n = 2; n <= DEPTH; n++) {
         publish_all(p, n, n);
-        do_message(free, (uint64_t)n, 1);
+        dlx_queue_do(free, (uint64_t)n, 1);
     }
     dlx_store32_relaxed(&p->core.block->control->blocked, 1); /* as if it waited */
     ok(dlx_list_publishers(c, TOPIC, note_publisher, &id));

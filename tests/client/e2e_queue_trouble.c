@@ -5,56 +5,18 @@
 
 #include "client/message/message.h"
 #include "client/message/worker.h"
-#include "tests/harness/fork.h"
-#include "tests/harness/stream.h"
+#include "tests/client/harness_queue.h"
 #include <poll.h>
 #include <stdatomic.h>
 
-#define N           10
-#define TOPIC       "test/work"
-#define GROUPS      .groups = (const char *const[]){"g"}, .n_groups = 1
-#define WORKER(...) SUBSCRIBE(.group = "g", __VA_ARGS__)
-
-static struct dlx_subscription *worker(struct dlx_client *c)
-{
-    return dlx_test_stream_subscribe(c, TOPIC, WORKER());
-}
-
-static struct dlx_message *next(struct dlx_subscription *s)
-{
-    struct dlx_message *m = dlx_test_stream_next(s);
-    dlx_test_stream_check(m, N, (int64_t)dlx_message_seq(m));
-    return m;
-}
-
-static void do_message(struct dlx_subscription *s, uint64_t n, uint32_t attempt)
-{
-    auto_message *m = next(s);
-    ck_assert_uint_eq(dlx_message_seq(m), n);
-    ck_assert_uint_eq(dlx_message_attempt(m), attempt);
-    ok(dlx_message_done(m));
-}
-
 /* ---- a worker ends at a bad moment ---------------------------------------------------------- */
-
-/* Runs `part` in a process of its own, until that has said so. */
-static struct dlx_test_peer begin_elsewhere(void (*part)(struct dlx_test_peer *parent))
-{
-    struct dlx_test_peer peer = dlx_test_fork_peer();
-    if (peer.pid == 0) {
-        part(&peer);
-        _exit(0);
-    }
-    dlx_test_peer_hear(&peer);
-    return peer;
-}
 
 /* What dlx__claims_settle() does first, and no more. */
 static void begin_to_give_back(struct dlx_test_peer *parent)
 {
-    struct dlx_subscription *s = worker(dlx_test_stream_connect());
+    struct dlx_subscription *s = dlx_queue_worker(dlx_test_stream_connect());
     dlx_test_peer_say(parent);
-    struct dlx_message *m = next(s);
+    struct dlx_message *m = dlx_queue_next(s);
     struct dlx_shm_cell cell = dlx_shm_cell_unpack(m->claim.cell);
     dlx_test_peer_say(parent);
     dlx_test_peer_hear(parent);
@@ -66,19 +28,19 @@ static void begin_to_give_back(struct dlx_test_peer *parent)
 
 TEST(a_worker_that_is_killed_while_it_gives_back_has_given_back)
 {
-    struct dlx_test_peer peer = begin_elsewhere(begin_to_give_back);
+    struct dlx_test_peer peer = dlx_queue_begin_elsewhere(begin_to_give_back);
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
     dlx_test_stream_publish(p, N, 1);
     dlx_test_peer_hear(&peer);
-    auto_subscription *s = worker(c);
+    auto_subscription *s = dlx_queue_worker(c);
     dlx_test_stream_publish(p, N, 2);
-    do_message(s, 2, 1);
+    dlx_queue_do(s, 2, 1);
     take_fails(s, 0, DLX_E_EMPTY, ""); /* it has looked for what was given back */
     dlx_test_peer_say(&peer);
     dlx_test_peer_hear(&peer);
     dlx_test_peer_kill(&peer);
-    do_message(s, 1, 2);
+    dlx_queue_do(s, 1, 2);
     ok(dlx_publisher_drain(p, 0));
 }
 
@@ -92,7 +54,7 @@ TEST(a_worker_that_renews_often_keeps_its_lease)
     auto_subscription *s = dlx_test_stream_subscribe(c, TOPIC, WORKER(.lease_ns = SECOND / 5));
     auto_subscription *other = dlx_test_stream_subscribe(c, TOPIC, WORKER(.lease_ns = SECOND / 5));
     dlx_test_stream_publish(p, N, 1);
-    auto_message *m = next(s);
+    auto_message *m = dlx_queue_next(s);
     for (int i = 0; i < 150; i++) {
         for (int k = 0; k < 16; k++)
             ok(dlx_message_renew(m));
@@ -108,10 +70,10 @@ LOOP_TEST(done_can_be_said_after_the_subscription_has_ended, 0, 2)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS, .depth = 1));
-    struct dlx_subscription *s = worker(c);
-    auto_subscription *other = _i ? worker(c) : NULL;
+    struct dlx_subscription *s = dlx_queue_worker(c);
+    auto_subscription *other = _i ? dlx_queue_worker(c) : NULL;
     dlx_test_stream_publish(p, N, 1);
-    struct dlx_message *m = next(s);
+    struct dlx_message *m = dlx_queue_next(s);
     dlx_subscription_unref(s);
     if (other)
         take_fails(other, SECOND / 50, DLX_E_TIMEOUT, "");
@@ -120,8 +82,8 @@ LOOP_TEST(done_can_be_said_after_the_subscription_has_ended, 0, 2)
     ok(dlx_publisher_drain(p, SECOND / 2));
     dlx_test_stream_publish(p, N, 2);
     if (!other)
-        other = worker(c);
-    do_message(other, 2, 1);
+        other = dlx_queue_worker(c);
+    dlx_queue_do(other, 2, 1);
     ok(dlx_publisher_drain(p, 0));
 }
 
@@ -129,15 +91,15 @@ LOOP_TEST(messages_can_be_given_back_after_the_subscription_has_ended, 0, 2)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS, .depth = 1));
-    struct dlx_subscription *s = worker(c);
-    auto_subscription *other = _i ? worker(c) : NULL;
+    struct dlx_subscription *s = dlx_queue_worker(c);
+    auto_subscription *other = _i ? dlx_queue_worker(c) : NULL;
     dlx_test_stream_publish(p, N, 1);
-    struct dlx_message *m = next(s);
+    struct dlx_message *m = dlx_queue_next(s);
     dlx_subscription_unref(s);
     dlx_message_unref(m);
     if (!other)
-        other = worker(c);
-    do_message(other, 1, 2);
+        other = dlx_queue_worker(c);
+    dlx_queue_do(other, 1, 2);
     ok(dlx_publisher_drain(p, 0));
 }
 
@@ -150,7 +112,7 @@ TEST(a_take_that_finds_only_a_dead_letter_leaves_its_result_alone)
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
     auto_subscription *s = dlx_test_stream_subscribe(c, TOPIC, WORKER(.max_attempts = 1));
     dlx_test_stream_publish(p, N, 1);
-    dlx_message_unref(next(s));
+    dlx_message_unref(dlx_queue_next(s));
     struct dlx_message *m = NULL;
     fails(dlx_take(s, 0, &m), DLX_E_EMPTY, "");
     ck_assert_ptr_null(m);
@@ -159,30 +121,21 @@ TEST(a_take_that_finds_only_a_dead_letter_leaves_its_result_alone)
 
 /* ---- busy workers ---------------------------------------------------------------------------- */
 
-static void take_one_elsewhere(struct dlx_test_peer *parent)
-{
-    struct dlx_subscription *s = worker(dlx_test_stream_connect());
-    dlx_test_peer_say(parent);
-    (void)next(s);
-    dlx_test_peer_say(parent);
-    pause();
-}
-
 /* A worker that never waits, since there is always a message. */
 TEST(a_busy_worker_hears_of_a_killed_one)
 {
-    struct dlx_test_peer peer = begin_elsewhere(take_one_elsewhere);
+    struct dlx_test_peer peer = dlx_queue_begin_elsewhere(dlx_queue_take_one);
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS, .depth = 4096));
     auto_subscription *s = NULL;
     dlx_test_stream_publish_all(p, N, 1, 4000);
     dlx_test_peer_hear(&peer);
-    s = worker(c);
-    do_message(s, 2, 1);
+    s = dlx_queue_worker(c);
+    dlx_queue_do(s, 2, 1);
     dlx_test_peer_kill(&peer);
     bool found = false;
     for (uint32_t k = 0; k < 1500 && !found; k++) {
-        auto_message *m = next(s);
+        auto_message *m = dlx_queue_next(s);
         found = dlx_message_seq(m) == 1;
         ok(dlx_message_done(m));
         (void)poll(NULL, 0, found ? 0 : 1); /* the work */
@@ -223,13 +176,13 @@ TEST(a_queue_of_one_message_never_stops)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS, .depth = 1));
-    struct dlx_subscription *s[3] = {worker(c), worker(c), worker(c)};
+    struct dlx_subscription *s[3] = {dlx_queue_worker(c), dlx_queue_worker(c), dlx_queue_worker(c)};
     for (int64_t n = 1; n <= 3000; n++) {
         dlx_test_stream_publish(p, N, n);
-        auto_message *m = next(s[n % 3]);
+        auto_message *m = dlx_queue_next(s[n % 3]);
         if (n % 5 == 0) {
             ok(dlx_message_give_back(m));
-            do_message(s[(n + 1) % 3], (uint64_t)n, 2);
+            dlx_queue_do(s[(n + 1) % 3], (uint64_t)n, 2);
         } else {
             ok(dlx_message_done(m));
         }
@@ -252,7 +205,7 @@ TEST(a_group_on_a_pattern_follows_publishers_that_come_and_go)
         if (round % 3 == 0)
             p = dlx_publisher_unref(p);
         for (int k = 0; k < 10; k++) {
-            auto_message *m = next(s[k % 2]);
+            auto_message *m = dlx_queue_next(s[k % 2]);
             ck_assert_uint_eq(dlx_message_attempt(m), 1);
             ok(dlx_message_done(m));
             n_taken++;
@@ -269,17 +222,17 @@ TEST(a_later_worker_does_what_a_publisher_left_undone)
     auto_client *c = dlx_test_stream_connect();
     for (int round = 0; round < 3; round++) {
         struct dlx_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
-        auto_subscription *first = round == 1 ? worker(c) : NULL;
+        auto_subscription *first = round == 1 ? dlx_queue_worker(c) : NULL;
         dlx_test_stream_publish_all(p, N, 1, 10);
-        auto_message *held = first ? next(first) : NULL;
+        auto_message *held = first ? dlx_queue_next(first) : NULL;
         dlx_publisher_unref(p);
         held = dlx_message_unref(held);
         first = dlx_subscription_unref(first);
         auto_publisher *another = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
-        auto_subscription *s = worker(c);
+        auto_subscription *s = dlx_queue_worker(c);
         uint64_t seen = 0;
         for (int k = 0; k < 10; k++) {
-            auto_message *m = next(s);
+            auto_message *m = dlx_queue_next(s);
             seen |= UINT64_C(1) << dlx_message_seq(m);
             ck_assert_uint_eq(dlx_message_attempt(m),
                               round == 1 && dlx_message_seq(m) == 1 ? 2 : 1);
@@ -296,19 +249,19 @@ TEST(a_group_does_not_begin_with_retained_messages)
     auto_publisher *p =
         dlx_test_stream_publisher(c, TOPIC, PUBLISHER_BLOCKING(.retain = 4, .history = 4));
     dlx_test_stream_publish_all(p, N, 1, 4);
-    auto_subscription *s = worker(c);
+    auto_subscription *s = dlx_queue_worker(c);
     take_fails(s, 0, DLX_E_EMPTY, "");
     dlx_test_stream_publish(p, N, 5);
-    do_message(s, 5, 1);
+    dlx_queue_do(s, 5, 1);
 }
 
 /* ---- fork ------------------------------------------------------------------------------------ */
 
 static void fork_with_a_message(struct dlx_test_peer *parent)
 {
-    struct dlx_subscription *s = worker(dlx_test_stream_connect());
+    struct dlx_subscription *s = dlx_queue_worker(dlx_test_stream_connect());
     dlx_test_peer_say(parent);
-    struct dlx_message *m = next(s);
+    struct dlx_message *m = dlx_queue_next(s);
     if (dlx_test_fork() == 0) {
         if (dlx_message_done(m) != DLX_E_FORKED || dlx_message_give_back(m) != DLX_E_FORKED)
             _exit(1);
@@ -323,15 +276,15 @@ static void fork_with_a_message(struct dlx_test_peer *parent)
 
 TEST(a_child_of_a_worker_does_not_keep_what_that_had)
 {
-    struct dlx_test_peer peer = begin_elsewhere(fork_with_a_message);
+    struct dlx_test_peer peer = dlx_queue_begin_elsewhere(fork_with_a_message);
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
     dlx_test_stream_publish(p, N, 1);
     dlx_test_peer_hear(&peer);
-    auto_subscription *s = worker(c);
+    auto_subscription *s = dlx_queue_worker(c);
     take_fails(s, SECOND / 50, DLX_E_TIMEOUT, "");
     ck_assert_int_eq(kill(peer.pid, SIGKILL), 0);
-    do_message(s, 1, 2);
+    dlx_queue_do(s, 1, 2);
     dlx_test_peer_say(&peer);
     dlx_test_peer_kill(&peer);
 }
@@ -344,16 +297,16 @@ TEST(a_group_without_a_worker_keeps_what_the_other_group_has_done)
     auto_subscription *a = dlx_test_stream_subscribe(c, TOPIC, SUBSCRIBE(.group = "a"));
     dlx_test_stream_publish_all(p, N, 1, 64);
     for (uint64_t n = 1; n <= 44; n++)
-        do_message(a, n, 1);
-    auto_message *held = next(a);
+        dlx_queue_do(a, n, 1);
+    auto_message *held = dlx_queue_next(a);
     dlx_publisher_unref(p);
     ok(dlx_message_done(held));
     held = dlx_message_unref(held);
     for (uint64_t n = 46; n <= 64; n++)
-        do_message(a, n, 1);
+        dlx_queue_do(a, n, 1);
     take_fails(a, PATIENCE, DLX_E_PUBLISHER_GONE, "");
     a = dlx_subscription_unref(a);
     auto_subscription *b = dlx_test_stream_subscribe(c, TOPIC, SUBSCRIBE(.group = "b"));
     for (uint64_t n = 1; n <= 64; n++)
-        do_message(b, n, 1);
+        dlx_queue_do(b, n, 1);
 }
