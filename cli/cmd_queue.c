@@ -155,7 +155,8 @@ static int print_group(const struct queue_group *g)
     if (i->n_workers > 0)
         printf("%u of uid %u\n", i->n_workers, i->uid);
     else
-        printf("none of uid %u%s\n", i->uid, i->waiting > 0 ? ": nobody takes what waits" : "");
+        printf("none of uid %u%s\n", i->uid,
+               i->waiting > 0 ? ": no worker takes the waiting messages" : "");
     return g->n_claims > 0 ? print_claims(g) : 0;
 }
 

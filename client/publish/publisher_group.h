@@ -2,7 +2,7 @@
 #ifndef DLX_CLIENT_PUBLISHER_GROUP_H
 #define DLX_CLIENT_PUBLISHER_GROUP_H
 
-/* Groups of workers, as their publisher sees them: how far they are, and who is late. */
+/* Groups of workers, as their publisher sees them: how far each group is, and which one is late. */
 
 #include "client/publish/publisher_link.h"
 

@@ -466,7 +466,7 @@ int dlx__publisher_wait_for_worker(struct dlx_publisher *p, int64_t timeout_ns)
     struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
     int r = wait_until(p, &goal, &wait);
     return r == DLX_E_TIMEOUT
-               ? dlx__fail(r, "topic %s: nobody serves it at %.200s", p->topic, p->client->path)
+               ? dlx__fail(r, "topic %s: no worker serves it at %.200s", p->topic, p->client->path)
                : r;
 }
 

@@ -25,12 +25,12 @@
 /* Replies that the program may hold beside those that it may ask for. */
 #define HELD_MORE 64U
 
-/* A call in flight is looked at so often, should nothing tell that its worker has died. */
+/* The caller looks at its calls in flight so often, should nothing tell that a worker has died. */
 #define LOOK_NS UINT64_C(1000000000)
 /* A worker that hung up is dead, as its pidfd says, a little later: so long, so often. */
 #define DYING_NS      UINT64_C(500000000)
 #define DYING_LOOK_NS UINT64_C(1000000)
-/* A reply that does not come for so long after its request was done does not come at all. */
+/* A reply that has not come so long after its request was done does not come at all. */
 #define REPLY_LATE_NS UINT64_C(1000000000)
 
 /*
@@ -57,7 +57,7 @@ struct slot {
     bool is_sync; /* dlx_call() waits for it: it is in no list of results */
     bool idempotent;
     bool lingers; /* ENDED without a reply, which may come late */
-    bool dropped; /* ENDED, and nobody wants the result */
+    bool dropped; /* ENDED, and its caller wants no result */
     uint64_t call;
     uint64_t seq; /* of the request */
     uint64_t begun_ns;
@@ -285,7 +285,7 @@ static void say_late(struct dlx_caller *k, struct slot *slot, uint64_t now)
     } else if (n_workers > 0)
         (void)snprintf(why, sizeof why, "none of its %u workers has taken the request", n_workers);
     else
-        (void)snprintf(why, sizeof why, "nobody serves it");
+        (void)snprintf(why, sizeof why, "no worker serves it");
     dlx__fail(DLX_E_TIMEOUT, "topic %s: no reply after %.3f s: %s", caller_topic(k),
               (double)(now - slot->begun_ns) / 1e9, why);
     slot_say(slot);
@@ -464,7 +464,7 @@ static int begin_call(struct dlx_caller *k, const struct dlx_item *items, uint32
     return 0;
 }
 
-/* Nobody waits for the reply any more. */
+/* The caller waits for the reply no more. */
 static void give_up(struct dlx_caller *k, struct slot *slot)
 {
     k->stats.cancelled++;
@@ -473,7 +473,7 @@ static void give_up(struct dlx_caller *k, struct slot *slot)
     slot->state = SLOT_LINGERS;
 }
 
-/* The result was told: the slot is free, or waits for a reply that nobody wants. */
+/* The result was told: the slot is free, or waits for a reply that its caller does not want. */
 static void let_go(struct dlx_caller *k, struct slot *slot)
 {
     if (slot->lingers)
@@ -648,7 +648,7 @@ static void caller_free(struct dlx_caller *k)
     dlx__release_handle(k, &k->generation);
 }
 
-/* Nobody knows the name of the inbox before it is subscribed to. */
+/* No other process knows the name of the inbox before it is subscribed to. */
 static int open_inbox(struct dlx_client *c, const struct dlx_caller_args *args,
                       struct dlx_caller *k)
 {

@@ -28,8 +28,8 @@
  *     DLX_E_WORKER_GONE    the worker died; the request may have been carried out in part. The
  *                          caller learns it at once. Not for `idempotent`, which another worker
  *                          gets
- *     DLX_E_TIMEOUT        its time is over; the text says whether nobody serves, nobody took the
- *                          request, or which worker has it
+ *     DLX_E_TIMEOUT        its time is over; the text says whether no worker serves, none has taken
+ *                          the request, or which one has it
  *
  * A worker of another user needs the same rights as any worker: publish for the caller, subscribe
  * and block for the worker. Replies need no rule.

@@ -113,10 +113,10 @@ PyDoc_STRVAR(
     "\n"
     "Raises dlx.CallError (the worker answered with an error, as for an exception in\n"
     "`with request:`, or let the request go without a reply); dlx.WorkerGone (the worker\n"
-    "died, and the request is not idempotent); dlx.Timeout (the text says whether nobody\n"
-    "serves, nobody took the request, or who has it); dlx.Full (max_in_flight calls are in\n"
-    "flight; nothing was sent); dlx.TooManyHeld (release replies); and what publish()\n"
-    "raises.");
+    "died, and the request is not idempotent); dlx.Timeout (the text says whether no\n"
+    "worker serves, none took the request, or which one has it); dlx.Full (max_in_flight\n"
+    "calls are in flight; nothing was sent); dlx.TooManyHeld (release replies); and what\n"
+    "publish() raises.");
 static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
     static const char *const names[] = NAMES;

@@ -285,7 +285,7 @@ def test_a_reply_that_is_none_leaves_the_request_open(c):
 
 def test_a_time_out_says_who_has_the_request(c):
     with c.caller("svc") as k:
-        with pytest.raises(dlx.Timeout, match="nobody serves"):
+        with pytest.raises(dlx.Timeout, match="no worker serves"):
             k.call(b"x", timeout=0.01)
         with pytest.raises(dlx.Timeout):
             k.wait(0)

@@ -410,8 +410,8 @@ TEST(a_timeout_says_who_has_the_request)
     auto_caller *k = caller_of(c, NULL);
     char words[64];
     const struct dlx_call_args *soon = CALL(.timeout_ns = SECOND / 20);
-    fails(dlx_caller_wait(k, SECOND / 50), DLX_E_TIMEOUT, "nobody serves it");
-    expect_failure(k, ask(k, 1, soon), DLX_E_TIMEOUT, "nobody serves it");
+    fails(dlx_caller_wait(k, SECOND / 50), DLX_E_TIMEOUT, "no worker serves it");
+    expect_failure(k, ask(k, 1, soon), DLX_E_TIMEOUT, "no worker serves it");
     auto_service *s = serve(c, NULL);
     ok(dlx_caller_wait(k, PATIENCE));
     expect_failure(k, ask(k, 1, soon), DLX_E_TIMEOUT,
@@ -641,7 +641,7 @@ TEST(a_descriptor_tells_of_a_time_that_is_over_without_a_take_before)
     uint64_t before = dlx__now_ns(), call = ask(k, 1, CALL(.timeout_ns = SECOND / 50));
     ck_assert_int_eq(poll(&pfd, 1, PATIENCE / 1000000), 1);
     ck_assert_uint_lt(dlx__now_ns() - before, SECOND / 2);
-    expect_failure(k, call, DLX_E_TIMEOUT, "nobody serves it");
+    expect_failure(k, call, DLX_E_TIMEOUT, "no worker serves it");
 }
 
 /* ---- the end of workers and callers -------------------------------------------------------- */

@@ -18,13 +18,13 @@ Work queues: a group keeps messages before there is a worker, and each worker ta
     to do  1 waiting, 0 in flight; the oldest, message 3, is N old
     done  2, 0 delivered again, 0 dead letters
     settings  declared by the publisher
-    workers  none of uid N: nobody takes what waits
+    workers  none of uid N: no worker takes the waiting messages
   
   work: group log of publisher N
     to do  3 waiting, 0 in flight; the oldest, message 1, is N old
     done  0, 0 delivered again, 0 dead letters
     settings  declared by the publisher
-    workers  none of uid N: nobody takes what waits
+    workers  none of uid N: no worker takes the waiting messages
   $ dlxctl queue 'wo*' --json
   [
     {
