@@ -70,9 +70,9 @@ static uint64_t first_carried(const struct dlx_claims *c)
     uint64_t first = c->carried ? dlx_load64_acquire(c->carried) & ~DLX_SHM_UNTOUCHED : 0;
     if (first > 0 || !c->carried)
         return first > 0 ? first : c->moved_at + 1;
-    if (c->has_moved)
+    if (atomic_load_explicit(&c->has_moved, memory_order_relaxed))
         return c->moved_at + 1;
-    return is_over(c) ? 1 : 0; /* nobody will say it: all may be done twice */
+    return is_over(c) ? 1 : 0; /* the publisher cannot say it: all may be done twice */
 }
 
 /* Does the message wait for the publisher to say that nobody else does it? */
@@ -145,8 +145,8 @@ static void advance_all(struct dlx_claims *c)
 /* ---- start --------------------------------------------------------------------------------- */
 
 int dlx__claims_init(struct dlx_claims *c, struct dlx_reader *reader, struct dlx_shm_claims *page,
-                     uint32_t owner, uint32_t max_attempts, uint64_t lease_ns,
-                     const struct dlx_claims_env *env, void *userdata)
+                     uint32_t owner, uint64_t lease_ns, const struct dlx_claims_env *env,
+                     void *userdata)
 {
     *c = (struct dlx_claims){
         .page = page,
@@ -155,7 +155,6 @@ int dlx__claims_init(struct dlx_claims *c, struct dlx_reader *reader, struct dlx
         .userdata = userdata,
         .shift = (uint32_t)__builtin_ctz(reader->mask + 1),
         .owner = owner,
-        .max_attempts = max_attempts,
         .lease_ns = lease_ns,
         .has_returned = true,
     };
@@ -381,7 +380,8 @@ static int claim_next(struct dlx_claims *c, struct dlx_taken *ret)
                 return got;
             continue;
         }
-        c->has_moved |= gen == (n | DLX_SHM_MOVED);
+        if (gen == (n | DLX_SHM_MOVED))
+            atomic_store_explicit(&c->has_moved, true, memory_order_relaxed);
         int why = why_none(c, n, gen);
         if (why < 0)
             return why;
@@ -564,14 +564,6 @@ bool dlx__claims_nothing_there(const struct dlx_claims *c)
         return DLX_SHM_NUMBER(gen) < n;
     /* The end waits for what others have not done: who does the last one rings the group. */
     return done_of(c) < r->cursor;
-}
-
-bool dlx__claims_are_over(struct dlx_claims *c)
-{
-    advance_all(c);
-    uint64_t done = done_of(c), gen = gen_at(c, done + 1);
-    return DLX_SHM_NUMBER(gen) <= done || gen == ((done + 1) | DLX_SHM_END) ||
-           gen == ((done + 1) | DLX_SHM_MOVED);
 }
 
 void dlx__claims_close(struct dlx_claims *c)

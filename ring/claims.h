@@ -11,8 +11,8 @@
  *     settle, renew                     | any thread, on a claim that is in use
  *
  * The publisher does not see the claims page. It retires what the greatest `done` of the group has
- * passed. Everything that a worker stores there is true for all workers: a message is done, whoever
- * did it.
+ * passed. Everything that a worker stores there is true for all workers: a message is done, by
+ * whichever of them.
  */
 
 #include "ring/reader.h"
@@ -31,7 +31,6 @@ struct dlx_claims {
     void *userdata;
     uint32_t shift; /* 1 << shift: entries */
     uint32_t owner;
-    uint32_t max_attempts;
     uint64_t returned_seen; /* of the page */
     bool has_returned;      /* messages up to the cursor may have been given back */
     /* The publisher is gone, and set no END. The thread that uses the reader stores it. */
@@ -44,7 +43,9 @@ struct dlx_claims {
     dlx_atomic_u64 *carried;
     bool has_opened;   /* that was seen */
     uint64_t doubtful; /* of the page */
-    bool has_moved;    /* the publisher has moved once more: they are to be had there */
+    /* The publisher has moved once more, and offers them there. The thread that uses the reader
+     * stores it. */
+    atomic_bool has_moved;
     /* Leases: the cell of each message as it was seen first, and when. NULL: there is no lease. */
     uint64_t lease_ns;
     struct dlx_claims_seen *seen; /* [n_entries] */
@@ -59,11 +60,11 @@ struct dlx_claims_seen {
 /* `reader` was initialised with `rings` and without latest and reliable, and all of its messages
  * are taken here. Returns 0; DLX_E_NO_MEMORY (a lease needs a table). */
 int dlx__claims_init(struct dlx_claims *c, struct dlx_reader *reader, struct dlx_shm_claims *page,
-                     uint32_t owner, uint32_t max_attempts, uint64_t lease_ns,
-                     const struct dlx_claims_env *env, void *userdata);
+                     uint32_t owner, uint64_t lease_ns, const struct dlx_claims_env *env,
+                     void *userdata);
 /* Called before dlx__claims_start(): the publisher has declared the group, with this number. */
 void dlx__claims_set_declared(struct dlx_claims *c, uint32_t group);
-/* Is the publisher gone? Then nobody will mark its end, or say what was carried. */
+/* Is the publisher gone? Then it will neither mark its end nor say what was carried. */
 static inline void dlx__claims_set_over(struct dlx_claims *c, bool is_over)
 {
     atomic_store_explicit(&c->is_over, is_over, memory_order_relaxed);
@@ -75,8 +76,8 @@ void dlx__claims_deinit(struct dlx_claims *c);
 void dlx__claims_start(struct dlx_claims *c, uint64_t history, bool doubts);
 
 /*
- * Claims up to `n` messages and holds them: first those that were given back. A claim whose attempt
- * is above `max_attempts` is of a dead letter: the caller settles it as DEAD. Returns as
+ * Claims up to `n` messages and holds them: first those that were given back. A claim that
+ * was attempted too often is of a dead letter: the caller settles it as DEAD. Returns as
  * dlx__reader_take(), and DLX_E_EMPTY also while others have messages that are not done, though the
  * publisher is gone.
  */
@@ -127,11 +128,8 @@ static inline void dlx__claims_disarm(struct dlx_claims *c)
     dlx_store64_relaxed(r->ticket, r->sleep_ticket);
 }
 
-/* Is there a message that nobody has? For who has just woken up and taken another one. */
+/* Is there a message that no worker has? A worker asks that has just woken up and taken one. */
 bool dlx__claims_has_unclaimed(struct dlx_claims *c);
-
-/* Is everything done that was published, and nothing will come? */
-bool dlx__claims_are_over(struct dlx_claims *c);
 
 /* Leaves the ring. What the worker has stays its own until it is settled. */
 void dlx__claims_close(struct dlx_claims *c);

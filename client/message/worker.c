@@ -149,8 +149,8 @@ int dlx__worker_link_new(struct dlx_worker *worker, struct dlx_reader *reader, u
     atomic_fetch_add_explicit(&worker->refs, 1, memory_order_relaxed);
     int r = dlx__region_share(dlx__steal_fd(&fd), page_size, (void **)&claims->page);
     if (r == 0)
-        r = dlx__claims_init(&claims->core, reader, claims->page, owner, worker->max_attempts,
-                             worker->lease_ns, &claims_env, claims);
+        r = dlx__claims_init(&claims->core, reader, claims->page, owner, worker->lease_ns,
+                             &claims_env, claims);
     if (r < 0) {
         dlx__worker_link_free(claims);
         return r;
@@ -162,13 +162,19 @@ int dlx__worker_link_new(struct dlx_worker *worker, struct dlx_reader *reader, u
     return 0;
 }
 
+static struct timespec timespec_of(uint64_t ns)
+{
+    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000),
+                             .tv_nsec = (long)(ns % 1000000000)};
+}
+
 void dlx__worker_set_timer(const struct dlx_worker *worker, uint64_t first_ns)
 {
     uint64_t every = DLX_WORKER_LOOK_NS;
     if (worker->lease_ns > 0)
         every = DLX_MIN(every, DLX_MAX(worker->lease_ns / 2, DLX_WORKER_LOOK_MIN_NS));
-    const struct itimerspec often = {.it_interval = {.tv_nsec = (long)every},
-                                     .it_value = {.tv_nsec = (long)(first_ns ? first_ns : every)}};
+    const struct itimerspec often = {.it_interval = timespec_of(every),
+                                     .it_value = timespec_of(first_ns ? first_ns : every)};
     (void)timerfd_settime(worker->timer, 0, &often, NULL);
 }
 

@@ -12,9 +12,9 @@
 #include <dlx/dlx.h>
 #include <stdatomic.h>
 
-/* A worker that waits looks again at least so often: whoever was rung for a message may be stopped.
- * A short lease is looked at twice. */
-#define DLX_WORKER_LOOK_NS     UINT64_C(999999999)
+/* A worker that waits looks again at least so often: the worker that was rung for a message may be
+ * stopped. With a short lease, a worker looks twice in it. */
+#define DLX_WORKER_LOOK_NS     UINT64_C(1000000000)
 #define DLX_WORKER_LOOK_MIN_NS UINT64_C(1000000)
 
 /* Shared by a subscription, its links, and so by messages that outlive both. */
@@ -50,7 +50,7 @@ struct dlx_worker_link {
     struct dlx_shm_claims *page;
     uint64_t page_size;
     int probe;  /* asks for the locks of other workers */
-    int bell;   /* of the group: a timerfd that nobody reads */
+    int bell;   /* of the group: a timerfd, which no worker reads */
     bool looks; /* the next take looks at what others have */
     uint32_t n_stuck;
 };

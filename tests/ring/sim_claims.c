@@ -351,8 +351,8 @@ static void join(struct wlink *at, struct publisher *p)
     dlx__reader_init(&at->reader, p->control, w->n_entries, 0, at->page, s->index, MAX_HELD, false,
                      false, true, &reader_env, at);
     sim_check(w,
-              dlx__claims_init(&at->claims, &at->reader, at->queue->page, s->owner, w->max_attempts,
-                               w->lease_ns, &claims_env, at) == 0,
+              dlx__claims_init(&at->claims, &at->reader, at->queue->page, s->owner, w->lease_ns,
+                               &claims_env, at) == 0,
               "no memory");
     at->joined = true;
     at->looks = true; /* for what the dead had before this worker came */

@@ -8,6 +8,7 @@
 
 #include "ring/claims.h"
 #include "tests/ring/harness_cores.h"
+#include <pthread.h>
 
 static struct dlx_shm_claims *claims_page;
 static struct dlx_claims worker, other_worker;
@@ -35,7 +36,7 @@ static void begin_worker(struct dlx_claims *c, struct dlx_reader *r, struct dlx_
 {
     dlx__reader_init(r, f.control, ENTRIES, 0, page, page == f.other_page, HELD, false, false, true,
                      &reader_env, NULL);
-    ck_assert_int_eq(dlx__claims_init(c, r, claims_page, owner, 5, lease_ns, &claims_env, NULL), 0);
+    ck_assert_int_eq(dlx__claims_init(c, r, claims_page, owner, lease_ns, &claims_env, NULL), 0);
     dlx__claims_start(c, DLX_READER_ALL, false);
 }
 
@@ -463,7 +464,6 @@ TEST(cells_of_any_content_end_no_worker_and_no_publisher)
         dlx__claims_arm(&worker);
         (void)dlx__claims_nothing_there(&worker);
         dlx__claims_disarm(&worker);
-        (void)dlx__claims_are_over(&worker);
         ck_assert_uint_le(dlx__writer_passed(&f.w), f.w.head);
         ck_assert_uint_le(f.w.head + 1 - f.w.oldest, WINDOW);
     }
@@ -520,8 +520,39 @@ TEST(publisher_that_names_impossible_messages_keeps_no_worker)
         (void)dlx__claims_look(&worker, 0);
         (void)dlx__claims_has_unclaimed(&worker);
         (void)dlx__claims_nothing_there(&worker);
-        (void)dlx__claims_are_over(&worker);
     }
+    end_group();
+}
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+static void *settle_elsewhere(void *userdata)
+{
+    settle(&worker, userdata, DLX_CLAIM_DONE);
+    return NULL;
+}
+
+/* Messages 1 and 2 came along from another control block, and are to be had in the next one. */
+TEST(second_move_is_seen_while_another_thread_settles)
+{
+    dlx_atomic_u64 carried = 0; /* the publisher has not said it */
+    struct dlx_taken taken[3], none;
+    pthread_t thread;
+    setup_group();
+    publish(3);
+    for (uint64_t n = 1; n <= 3; n++)
+        taken[n - 1] = claim(&worker, n);
+    worker.carried = &carried;
+    worker.moved_at = 2;
+    atomic_store(&f.control->entries[4].gen, 4 | DLX_SHM_MOVED);
+    ck_assert_int_eq(pthread_create(&thread, NULL, settle_elsewhere, &taken[2]), 0);
+    (void)dlx__claims_take(&worker, &none, 1); /* sees it, whether or not message 3 is done */
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    (void)dlx__claims_look(&worker, 0);
+    ck_assert_uint_eq(atomic_load(&f.page->done), 3);
+    claim_fails(&worker, DLX_E_NOT_FOUND); /* here */
+    for (int i = 0; i < 2; i++)
+        settle(&worker, &taken[i], DLX_CLAIM_DONE);
     end_group();
 }
 
