@@ -285,6 +285,7 @@ static int claim(struct dlx_claims *c, uint64_t n, uint64_t word, struct dlx_tak
     if (gen_at(c, n) == n) {
         dlx__reader_hold(r, n, ret);
         dlx_fence(); /* store of the hold, then load of gen */
+        __builtin_prefetch(&r->control->entries[(n + DLX_READER_AHEAD) & r->mask]);
         if (dlx_likely(gen_at(c, n) == n)) {
             ret->claim = mine;
             if (dlx__claim_attempt(mine) > 1)

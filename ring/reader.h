@@ -241,6 +241,13 @@ static inline uint32_t dlx__reader_n_entries(const struct dlx_reader *r)
     return r->mask + 1;
 }
 
+/* Where the payload of message n lies in its arena. Any number, if it is not there. */
+static inline uint64_t dlx__reader_offset(const struct dlx_reader *r, uint64_t n)
+{
+    const struct dlx_shm_entry *entry = &r->control->entries[n & r->mask];
+    return dlx_load64_relaxed((dlx_atomic_u64 *)(uintptr_t)&entry->words[1]);
+}
+
 /* Holds that were ever used, and that there may be. */
 static inline uint32_t dlx__reader_n_used(const struct dlx_reader *r)
 {

@@ -36,6 +36,8 @@ struct dlx_worker {
     uint64_t n_dead;
     int timer; /* in the epoll of the subscription: rings once a second, and when it is full */
     struct dlx_clock clock;
+    uint64_t clock_at;       /* the take before which it looks at the clock next */
+    uint64_t asked_ns;       /* what the clock said last */
     uint64_t looked_ns;      /* for bells, by that clock */
     atomic_bool sleeps_full; /* it waits, and may claim nothing before one of its claims ends */
     uint32_t n_stuck;        /* claims whose memory is not here yet: they keep it from no other */

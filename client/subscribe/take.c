@@ -574,13 +574,23 @@ static void __attribute__((noinline)) look_around(struct dlx_subscription *s)
     s->looks.at = DLX_MIN(s->looks.notification_at, s->looks.takes + BELLS_EVERY);
 }
 
+/* While messages take little time, a worker that always finds some looks at the clock once in so many
+ * takes. */
+#define QUICK_TAKES 16U
+
 /* A worker that always finds messages hears of those that another one had. */
 static void hear_of_others(struct dlx_subscription *s)
 {
-    uint64_t now = dlx__clock_now(&s->worker->clock);
-    if (dlx_likely(now - s->worker->looked_ns < DLX_NOTIFICATION_EVERY_NS))
+    struct dlx_worker *worker = s->worker;
+    if (dlx_likely(s->looks.takes < worker->clock_at))
         return;
-    s->worker->looked_ns = now;
+    uint64_t now = dlx__clock_now(&worker->clock);
+    bool is_quick = now - worker->asked_ns < DLX_NOTIFICATION_EVERY_NS / QUICK_TAKES;
+    worker->clock_at = s->looks.takes + (is_quick ? QUICK_TAKES : 1);
+    worker->asked_ns = now;
+    if (dlx_likely(now - worker->looked_ns < DLX_NOTIFICATION_EVERY_NS))
+        return;
+    worker->looked_ns = now;
     dlx__subscription_look(s);
 }
 
