@@ -8,6 +8,9 @@
 
 #include "ring/layout.h"
 
+/* So much of a manifest is prefetched: the whole of most. */
+#define DLX_MANIFEST_AHEAD (6U * DLX_CACHELINE)
+
 struct dlx_manifest_item {
     struct dlx_shm_record record;
     const int64_t *shape;   /* record.ndim sizes */

@@ -488,6 +488,12 @@ int dlx__heap_take_like(struct dlx_heap *heap, const struct dlx_block *like, str
     return take_rounded(heap, like->size, ret);
 }
 
+const struct dlx_block *dlx__heap_next_of(struct dlx_heap *heap, uint64_t size)
+{
+    const struct dlx_cache_slot *slot = cache_slot(&heap->cache, size);
+    return slot->size == size ? slot->first : NULL;
+}
+
 int dlx__heap_take_beside(struct dlx_heap *heap, const struct dlx_block *other, uint64_t size,
                           struct dlx_block **ret)
 {

@@ -94,6 +94,9 @@ static inline const struct dlx_block *dlx__heap_next(const struct dlx_heap *heap
     return ((const struct dlx_heap_hints *)heap)->last->first;
 }
 
+/* The next block of this size, that of another block. NULL: none is left. */
+const struct dlx_block *dlx__heap_next_of(struct dlx_heap *heap, uint64_t size);
+
 /*
  * Are there blocks, given back, for all parts of a set? After dlx__heap_want_none(),
  * dlx__heap_want() says so of one part after the other; as long as it does, dlx__heap_take() will

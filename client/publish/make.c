@@ -506,10 +506,23 @@ static int hold_gpu(struct dlx_publisher *p, struct set *set, const struct dlx_p
     return r;
 }
 
+/* The lines of the next manifest, which readers have had, become ours again while this message is
+ * on its way: the next announcement would wait for them. */
+static void prefetch_manifest_of(struct dlx_publisher *p, uint64_t block_size)
+{
+    const struct dlx_block *next = dlx__heap_next_of(p->heap, block_size);
+    if (!next)
+        return;
+    const char *data = dlx__block_data(next);
+    for (uint64_t i = 0; i < DLX_MIN(block_size, DLX_MANIFEST_AHEAD); i += DLX_CACHELINE)
+        dlx__prefetch_write(data + i);
+}
+
 static void put_set(struct dlx_publisher *p, struct set *set, const struct dlx_publish_args *args)
 {
     uint64_t words[DLX_SHM_ENTRY_WORDS];
     struct dlx_block *blocks = set->manifest;
+    uint64_t manifest_size = blocks->size;
     dlx__entry_pack_manifest(words, dlx__block_arena_id(blocks), blocks->offset,
                              blocks->payload_size, set->n);
     if (set->gpu)
@@ -542,6 +555,7 @@ static void put_set(struct dlx_publisher *p, struct set *set, const struct dlx_p
     dlx__publish_put(p, &parcel,
                      args->monotonic_ns ? args->monotonic_ns : dlx__clock_now(&p->clock));
     dlx__publish_announce(p);
+    prefetch_manifest_of(p, manifest_size);
 }
 
 static size_t bits_size(uint32_t n)
@@ -581,7 +595,7 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
         if (is_copied(set, i) && t->deleter)
             t->deleter(t);
     }
-    dlx__publisher_look_after(p, dlx__now_ns(), 1); /* last: it may move */
+    dlx__publisher_look_after(p, dlx__clock_now(&p->clock), 1); /* last: it may move */
     return 0;
 }
 

@@ -59,8 +59,8 @@ struct slot {
     bool lingers; /* ENDED without a reply, which may come late */
     bool dropped; /* ENDED, and its caller wants no result */
     uint64_t call;
-    uint64_t seq; /* of the request */
-    uint64_t begun_ns;
+    uint64_t seq;      /* of the request */
+    uint64_t begun_ns; /* if it has a deadline */
     uint64_t deadline;
     uint64_t done_ns; /* when the request was seen to be done; 0: it was not */
     int32_t code;     /* of ENDED and GONE, with text; NULL: no memory for it */
@@ -432,7 +432,6 @@ static int begin_call(struct dlx_caller *k, const struct dlx_item *items, uint32
         r = find_free(k, &slot);
     if (r < 0)
         return r;
-    uint64_t now = dlx__now_ns();
     struct dlx_envelope envelope = {
         .magic = DLX_ENVELOPE_MAGIC,
         .kind = DLX_ENVELOPE_REQUEST,
@@ -451,7 +450,7 @@ static int begin_call(struct dlx_caller *k, const struct dlx_item *items, uint32
                           .idempotent = args.idempotent,
                           .call = ++k->last_call,
                           .seq = dlx__writer_head(&k->out->core),
-                          .begun_ns = now,
+                          .begun_ns = envelope.deadline_ns - (uint64_t)args.timeout_ns,
                           .deadline = envelope.deadline_ns};
     k->n_async += !is_sync;
     k->stats.calls++;
