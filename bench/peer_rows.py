@@ -216,10 +216,55 @@ def cold(bench):
     )
 
 
+def call(bench):
+    large = {"what": "call", "mode": "block", "size": 1 << 20, "n": fair(bench, 400, 150)}
+    cases = {
+        "64B": {"what": "call", "size": 64, "n": fair(bench, 100_000, 15_000)},
+        "1MiB": large,
+        "1MiB_all": {**large, "touch": -1},
+    }
+    what = (
+        "call and reply, p50, 64 B each way, busy, 64 bytes written and read by each side, ours / "
+    )
+    duels = [
+        Duel(
+            "call_vs_iceoryx2_64B",
+            "iceoryx2",
+            "64B",
+            what + "iceoryx2 request-response",
+            ("<=", 0.7),
+        )
+    ]
+    what = (
+        "call and reply, p50, 1 MiB each way, blocking, {} written and read by each side, ours / {}"
+    )
+    for case, touched in (("1MiB", "64 bytes"), ("1MiB_all", "all of it")):
+        for peer, name, bar in (
+            ("zmq", "ZeroMQ REQ and REP", 0.3),
+            ("grpc", "gRPC over a Unix socket", 0.05),
+        ):
+            duels.append(
+                Duel(
+                    f"call_vs_{peer}_{case}",
+                    peer,
+                    case,
+                    what.format(touched, name),
+                    ("<=", bar) if case == "1MiB" else None,
+                )
+            )
+    r, why = measure(bench, cases, duels, rounds(bench))
+    out = rows_of(bench, duels, r, why, "p50_ns")
+    for key in ("p50_ns", "p99_ns"):
+        name = "{who}_call_{case}_" + key
+        out += plain(r, name, "ns", key, f"{key[:3]} of {{who}}, {{case}}")
+    return out
+
+
 GROUPS = {
     "peers_busy": busy,
     "peers_rate": rate,
     "peers_block": block,
     "peers_tail": tail,
     "peers_cold": cold,
+    "peers_call": call,
 }

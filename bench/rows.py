@@ -179,6 +179,14 @@ def queue(bench):
     ]
 
 
+def first_call(bench):
+    n, n_rounds = (50, 3) if bench.quick else (200, 5)
+    r = [bench.run("call", first=1, mode="default", n=n) for _ in range(n_rounds)]
+    what = "from the end of dlx_connect() to the first reply, of a new process"
+    return [Row("call_first_ms", values(r, "p50_ns", 1e-6), "ms", f"{what}, p50", ("<=", 3)),
+            Row("call_first_p99_ms", values(r, "p99_ns", 1e-6), "ms", f"{what}, p99")]
+
+
 def fanout(bench):
     counts = [1, 64] if bench.quick else [0, 1, 2, 4, 8, 16, 32, 64]
     n = 5_000 if bench.quick else 20_000
@@ -296,6 +304,7 @@ GROUPS = {
     "latency_block": latency_block,
     "rate": rate,
     "queue": queue,
+    "first_call": first_call,
     "fanout": fanout,
     "frames": frames,
     **counted_rows.GROUPS,

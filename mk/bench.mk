@@ -8,7 +8,8 @@ BENCH_BIN := $(patsubst %.c,$(BUILD)/%,$(BENCH_SRC))
 ICEORYX_H := $(lastword $(wildcard /usr/include/iceoryx/*/iceoryx_binding_c/api.h \
     /usr/include/iceoryx_binding_c/api.h))
 ZMQ_LIBS := $(call pkg,--libs,libzmq)
-PEERS := dlx socket $(if $(ICEORYX_H),iceoryx) $(if $(ZMQ_LIBS),zmq)
+GRPC_PLUGIN := $(if $(wildcard /usr/include/grpcpp/grpcpp.h),$(shell command -v grpc_cpp_plugin))
+PEERS := dlx socket $(if $(ICEORYX_H),iceoryx) $(if $(ZMQ_LIBS),zmq) $(if $(GRPC_PLUGIN),grpc)
 PEER_BIN := $(PEERS:%=$(BUILD)/bench/peers/%)
 
 .PHONY: bench bench-programs bench-check bench-gpu bench-gpu-programs bench-iceoryx2
@@ -46,6 +47,20 @@ $(BUILD)/bench/peers/dlx: private LIBS = $(PBC_LIBS) -lm
 $(BUILD)/bench/peers/socket: private LIBS = -lm
 $(BUILD)/bench/peers/iceoryx: private LIBS = -liceoryx_binding_c -lm
 $(BUILD)/bench/peers/zmq: private LIBS = $(ZMQ_LIBS) -lm
+
+# C++, as the code that gRPC makes of the description, which is compiled with it.
+GRPC_MADE := $(BUILD)/bench/peers/peer_grpc
+$(GRPC_MADE).pb.cc: bench/peers/peer_grpc.proto
+	@mkdir -p $(@D)
+	$(call say,GEN)
+	$(Q)protoc --proto_path=. --cpp_out=$(BUILD) --grpc_out=$(BUILD) \
+	    --plugin=protoc-gen-grpc=$(GRPC_PLUGIN) $<
+$(OBJ)/bench/peers/peer_grpc.o: bench/peers/peer_grpc.cpp $(GRPC_MADE).pb.cc
+	@mkdir -p $(@D)
+	$(call say,CXX)
+	$(Q)$(CXX_FOR_HEADERS) -std=c++17 -O2 -fPIC -Wall -Wextra $(if $(WERROR),-Werror) -I. \
+	    -I$(BUILD) -MMD -MP -c -o $@ $<
+$(BUILD)/bench/peers/grpc: private LIBS = $(call pkg,--libs,grpc++ protobuf) -lstdc++ -lm
 
 $(BENCH_BIN) $(PEER_BIN):
 	$(link)

@@ -32,7 +32,8 @@ docs=(mandoc)
 shells=(zsh fish)
 # What --bench compares us with, where it is to be had; clang's library is for iceoryx2, whose crate
 # reads C headers.
-peers=(iceoryx libiceoryx-binding-c-dev libzmq3-dev clang)
+peers=(iceoryx libiceoryx-binding-c-dev libzmq3-dev libgrpc++-dev libprotobuf-dev
+    protobuf-compiler-grpc clang)
 # Headers of AMD's runtime: the HIP backend is left out of a build without them.
 hip=(libamdhip64-dev)
 

@@ -6,7 +6,8 @@
  *
  *   --what latency    half of a round trip, each side loans, writes, sends, takes, reads and
  *                     releases
- *   --what cold       likewise, a round trip at a time; before each both sides stream --stream
+ *   --what call       a whole round trip: a call and its reply
+ *   --what cold       as latency, a round trip at a time; before each both sides stream --stream
  *                     bytes through the cache, and the first waits --gap ns
  *   --what rate       messages a second from the first to the second, every one delivered
  *   --what tail       open loop at --hz: from the time at which a message should have been sent to
@@ -95,7 +96,7 @@ static void print_head(const char *what)
     bm_json_number("size", (double)setup.size);
 }
 
-static void latency(size_t n_warmup, size_t n)
+static void latency(const char *what, size_t n_warmup, size_t n)
 {
     struct bm_series series;
     uint64_t n_sleeps = 0;
@@ -127,11 +128,11 @@ static void latency(size_t n_warmup, size_t n)
         }
         get(i);
     }
-    struct bm_summary summary = bm_series_end(&series, 2);
+    struct bm_summary summary = bm_series_end(&series, setup.is_call ? 1 : 2);
     n_sleeps = sleeps() - n_sleeps;
     close_peer();
     bm_wait(pid);
-    print_head("latency");
+    print_head(what);
     bm_json_summary(&summary);
     bm_json_number("sleeps_per_take", (double)n_sleeps / (double)(n + 1));
     bm_json_end();
@@ -286,6 +287,7 @@ int main(int argc, char **argv)
         .in = PEER_NONE,
         .is_blocking = !is_busy,
         .is_lossless = is_stream,
+        .is_call = !strcmp(what, "call"),
     };
     long touch = bm_long("touch", 64);
     n_words = (touch < 0 || (size_t)touch > setup.size ? setup.size : (size_t)touch) / 8;
@@ -295,8 +297,8 @@ int main(int argc, char **argv)
     size_t n_warmup = (size_t)bm_long("warmup", (long)(n / 20 + 10));
     shared = bm_shared(sizeof *shared);
     peer_prepare(&setup);
-    if (!strcmp(what, "latency"))
-        latency(n_warmup, n);
+    if (!strcmp(what, "latency") || setup.is_call)
+        latency(what, n_warmup, n);
     else if (!strcmp(what, "cold"))
         cold(n_warmup, n);
     else if (!strcmp(what, "rate"))
@@ -304,6 +306,6 @@ int main(int argc, char **argv)
     else if (!strcmp(what, "tail"))
         tail(n_warmup, n);
     else
-        bm_fail("--what takes latency, cold, rate or tail");
+        bm_fail("--what takes latency, call, cold, rate or tail");
     return 0;
 }

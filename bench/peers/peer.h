@@ -17,6 +17,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define PEER_NONE (-1)
 
 struct peer_setup {
@@ -25,6 +29,8 @@ struct peer_setup {
     int32_t out, in;  /* channels of this process, or PEER_NONE */
     bool is_blocking; /* peer_receive() sleeps until there is something; else it never sleeps */
     bool is_lossless; /* peer_send() waits where it would drop; else the peer's own default */
+    bool is_call;     /* channel 1 has the replies to what channel 0 brings: by calls of the peer's,
+                         if it has any. What was received is answered after peer_release() */
 };
 
 /** In the parent, before the fork and before any pinning. */
@@ -50,5 +56,9 @@ void peer_close(void);
 
 /** The library and its version, in words. */
 const char *peer_version(void);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -2,8 +2,8 @@
 
 /*
  * ZeroMQ over ipc: PUSH and PULL, as in its own throughput test (local_thr), a pair of them each
- * way. Messages are written where they are sent from (zmq_msg_init_size), so that the library does
- * not copy them once more.
+ * way; for calls REQ and REP, as in its own latency test (local_lat). Messages are written where
+ * they are sent from (zmq_msg_init_size), so that the library does not copy them once more.
  */
 
 #include "bench/measure.h"
@@ -64,19 +64,23 @@ void peer_open_out(const struct peer_setup *s)
     let_thread_float(s->size);
     if (s->out == PEER_NONE)
         return;
-    out = zmq_socket(context, ZMQ_PUSH);
+    out = zmq_socket(context, !s->is_call ? ZMQ_PUSH : s->out == 0 ? ZMQ_REQ : ZMQ_REP);
     if (!out)
         bm_fail("zmq_socket");
-    check(zmq_bind(out, address(s, s->out, buffer)), buffer);
+    if (s->is_call)
+        in = out;
+    if (!s->is_call || s->out == 1)
+        check(zmq_bind(out, address(s, s->out, buffer)), buffer);
 }
 
 void peer_open_in(const struct peer_setup *s)
 {
     char buffer[128];
 
-    if (s->in == PEER_NONE)
+    if (s->in == PEER_NONE || (s->is_call && s->in == 0))
         return;
-    in = zmq_socket(context, ZMQ_PULL);
+    if (!s->is_call)
+        in = zmq_socket(context, ZMQ_PULL);
     if (!in)
         bm_fail("zmq_socket");
     check(zmq_connect(in, address(s, s->in, buffer)), buffer);
@@ -119,7 +123,7 @@ void peer_release(void)
 
 void peer_close(void)
 {
-    if (in)
+    if (in && in != out)
         check(zmq_close(in), "zmq_close");
     if (out)
         check(zmq_close(out), "zmq_close");

@@ -7,12 +7,15 @@
 //! its event service with a wait set (--wait listener: a listener alone), as in its example of
 //! event based communication. Where nothing may be lost there is no overflow, the publisher retries
 //! until the sample is delivered, and the buffer has 256 places (--buffer N: it makes no
-//! difference).
+//! difference). Calls are in call.rs.
+
+mod call;
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_void, CStr};
 use core::ptr;
 
+use call::Call;
 use iceoryx2::config::Config;
 use iceoryx2::port::backpressure_strategy::BackpressureStrategy;
 use iceoryx2::port::listener::Listener;
@@ -36,6 +39,7 @@ pub struct Setup {
     input: i32,
     is_blocking: bool,
     is_lossless: bool,
+    is_call: bool,
 }
 
 extern "C" {
@@ -55,6 +59,7 @@ enum Wait {
 struct Peer {
     size: usize,
     node: Node<S>,
+    call: Option<Call>,
     out_service: Option<publish_subscribe::PortFactory<S, [u8], ()>>,
     publisher: Option<Publisher<S, [u8], ()>>,
     notifier: Option<Notifier<S>>,
@@ -128,7 +133,12 @@ pub extern "C" fn peer_open_out(s: &Setup) {
         .config(&config)
         .create::<S>()
         .expect("a node");
-    let out_service = (s.out >= 0).then(|| samples(&node, s, s.out));
+    let call = s.is_call.then(|| {
+        assert!(!s.is_blocking, "calls are measured with --mode busy");
+        Call::open(&node, text(s.name), s.size, s.input == 0)
+    });
+    let is_publisher = s.out >= 0 && !s.is_call;
+    let out_service = is_publisher.then(|| samples(&node, s, s.out));
     let publisher = out_service.as_ref().map(|service| {
         service
             .publisher_builder()
@@ -137,7 +147,7 @@ pub extern "C" fn peer_open_out(s: &Setup) {
             .create()
             .expect("a publisher")
     });
-    let notifier = (s.out >= 0 && s.is_blocking).then(|| {
+    let notifier = (is_publisher && s.is_blocking).then(|| {
         events(&node, s, s.out)
             .notifier_builder()
             .create()
@@ -146,6 +156,7 @@ pub extern "C" fn peer_open_out(s: &Setup) {
     let new = Peer {
         size: s.size,
         node,
+        call,
         out_service,
         publisher,
         notifier,
@@ -160,7 +171,7 @@ pub extern "C" fn peer_open_out(s: &Setup) {
 #[no_mangle]
 pub extern "C" fn peer_open_in(s: &Setup) {
     let p = peer();
-    if s.input < 0 {
+    if s.input < 0 || s.is_call {
         return;
     }
     p.subscriber = Some(
@@ -194,6 +205,9 @@ pub extern "C" fn peer_open_in(s: &Setup) {
 #[no_mangle]
 pub extern "C" fn peer_connected(_: &Setup) {
     let p = peer();
+    if let Some(call) = &p.call {
+        call.connected();
+    }
     if let Some(service) = &p.out_service {
         while service.dynamic_config().number_of_subscribers() == 0 {
             std::thread::sleep(core::time::Duration::from_millis(1));
@@ -207,6 +221,9 @@ pub extern "C" fn peer_connected(_: &Setup) {
 #[no_mangle]
 pub extern "C" fn peer_loan() -> *mut c_void {
     let p = peer();
+    if let Some(call) = &mut p.call {
+        return call.loan(p.size).cast();
+    }
     let publisher = unsafe { p.publisher.as_ref().unwrap_unchecked() };
     let sample = publisher.loan_slice_uninit(p.size).expect("a loan");
     let mut sample = unsafe { sample.assume_init() };
@@ -218,6 +235,9 @@ pub extern "C" fn peer_loan() -> *mut c_void {
 #[no_mangle]
 pub extern "C" fn peer_send() {
     let p = peer();
+    if let Some(call) = &mut p.call {
+        return call.send();
+    }
     let sample = unsafe { p.loaned.take().unwrap_unchecked() };
     sample.send().expect("a send");
     if let Some(notifier) = &p.notifier {
@@ -228,6 +248,9 @@ pub extern "C" fn peer_send() {
 #[no_mangle]
 pub extern "C" fn peer_receive() -> *const c_void {
     let p = peer();
+    if let Some(call) = &mut p.call {
+        return call.receive().cast();
+    }
     let subscriber = unsafe { p.subscriber.as_ref().unwrap_unchecked() };
     loop {
         if let Some(sample) = subscriber.receive().expect("a receive") {
@@ -254,7 +277,11 @@ pub extern "C" fn peer_receive() -> *const c_void {
 
 #[no_mangle]
 pub extern "C" fn peer_release() {
-    peer().taken = None;
+    let p = peer();
+    if let Some(call) = &mut p.call {
+        return call.release();
+    }
+    p.taken = None;
 }
 
 #[no_mangle]
