@@ -149,10 +149,12 @@ def queue(bench):
     """A group of one worker beside an ordinary subscription; and workers that wait."""
     n, n_ping = (500_000, 40_000) if bench.quick else (2_000_000, 300_000)
     r = bench.alternate(
-        {(program, group): lambda program=program, group=group, options=options:
+        {(what, group): lambda program=program, group=group, options=options:
          bench.run(program, group=group, **options)
-         for program, options in (("rate", {"full": "spin", "n": n, "depth": DEPTH}),
-                                  ("latency", {"mode": "busy", "size": 64, "n": n_ping}))
+         for what, program, options in (
+             ("rate", "rate", {"full": "spin", "n": n, "depth": DEPTH}),
+             ("blocking", "rate", {"full": "block", "n": n, "depth": DEPTH}),
+             ("latency", "latency", {"mode": "busy", "size": 64, "n": n_ping}))
          for group in (0, 1)},
         rounds(bench),
     )
@@ -165,6 +167,10 @@ def queue(bench):
             "worker, which says done of each", ("<=", 1.4)),
         Row("queue_rate_64B_per_s", values(r["rate", 1], "per_s"), "/s",
             "messages a second of that worker"),
+        Row("queue_rate_blocking_64B_per_s", values(r["blocking", 1], "per_s"), "/s",
+            "likewise, the publisher waits in dlx_publish() when it is ahead"),
+        Row("queue_rate_blocking_reliable_64B_per_s", values(r["blocking", 0], "per_s"), "/s",
+            "likewise, a reliable subscription"),
         Row("queue_lat_busy_extra_ns", extra, "ns",
             "one-way p50, 64 B, busy: a group of one worker, less a subscription", ("<=", 80)),
         Row("queue_idle_share", values(workers, "idle_share"), "",

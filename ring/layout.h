@@ -108,6 +108,8 @@ struct dlx_shm_entry {
     dlx_atomic_u64 words[DLX_SHM_ENTRY_WORDS];
 };
 
+#define DLX_SHM_BLOCKED_ALWAYS 1U
+
 struct dlx_shm_control {
     /* The newest message; 0 if there is none. The writer stores it after `gen` of the entry, so it
      * may be one batch behind. Joining and lapped readers, mode LATEST and reports use it. */
@@ -115,8 +117,10 @@ struct dlx_shm_control {
     /* the oldest message that is not GONE: where a lapped reader continues */
     dlx_atomic_u64 oldest;
 
-    /* Not 0: the publisher waits for room, and a reader that makes room rings it. It stays set
-     * after the publisher has moved to another control block. The daemon reads it for reports. */
+    /* Not 0: the publisher waits for room, and a reader that makes room rings it, once for each
+     * number: the publisher stores another one before it looks again. With DLX_SHM_BLOCKED_ALWAYS,
+     * which stays after the publisher has moved to another control block, and which earlier
+     * publishers store, a reader rings each time. The daemon reads it for reports. */
     _Alignas(64) dlx_atomic_u32 blocked;
     /* 1: once its daemon has ended, the publisher frees nothing while a lock is held on this file.
      * A later daemon may then show the control block to new subscribers through a locked descriptor

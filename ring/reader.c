@@ -55,9 +55,15 @@ void dlx__reader_init(struct dlx_reader *r, const struct dlx_shm_control *contro
 
 void dlx__reader_ring_if_blocked(struct dlx_reader *r)
 {
-    dlx_atomic_u32 *blocked = (dlx_atomic_u32 *)(uintptr_t)&r->control->blocked;
-    if (dlx_unlikely(dlx_load32_relaxed(blocked)))
-        r->env->ring(r->userdata);
+    uint32_t blocked = dlx_load32_relaxed((dlx_atomic_u32 *)(uintptr_t)&r->control->blocked);
+    if (dlx_likely(blocked == 0))
+        return;
+    /* Of threads that release at the same time one rings, or all do. A thread that does not ring
+     * made room before the publisher stores another number, and so before it looks. */
+    if (blocked != DLX_SHM_BLOCKED_ALWAYS && dlx_load32_relaxed(&r->rung) == blocked)
+        return;
+    dlx_store32_relaxed(&r->rung, blocked);
+    r->env->ring(r->userdata);
 }
 
 /* Passes everything up to `n` without taking a message. */

@@ -39,8 +39,9 @@ struct dlx_reader {
     bool is_bounded; /* see dlx__reader_set_bounded() */
     /* Rules out dlx__reader_take_plain(): latest, rings, is_bounded, or no hold was used yet. */
     bool is_special;
-    bool rings;   /* the publisher may wait for room: ring it when there is some */
-    bool is_told; /* each release is reported: rings or is_bounded */
+    bool rings;          /* the publisher may wait for room: ring it when there is some */
+    dlx_atomic_u32 rung; /* the value of `blocked` for which it was rung last */
+    bool is_told;        /* each release is reported: rings or is_bounded */
     /* if reliable: newer messages are retired only after the reader has passed them */
     uint64_t sure;
     uint64_t cursor; /* the last message passed */

@@ -450,7 +450,9 @@ uint32_t dlx__writer_reclaim(struct dlx_writer *w, bool drop)
 
 void dlx__writer_set_blocked(struct dlx_writer *w, bool blocked)
 {
-    dlx_store32_relaxed(&w->block->control->blocked, blocked);
+    if (blocked)
+        w->blocked = DLX_MAX(w->blocked + 1, DLX_SHM_BLOCKED_ALWAYS + 1);
+    dlx_store32_relaxed(&w->block->control->blocked, blocked ? w->blocked : 0);
     /* partner: a reader clears a hold or moves its cursor, has a fence, then loads `blocked` */
     dlx_fence();
 }
@@ -560,7 +562,7 @@ void dlx__writer_move(struct dlx_writer *w, struct dlx_writer_block *block)
     /* `blocked` is not updated here any more, but a subscriber may still take from this control
      * block, and the publisher waits for a reliable one. So from now on every reader of it
      * rings. */
-    dlx_store32_relaxed(&old->control->blocked, 1);
+    dlx_store32_relaxed(&old->control->blocked, DLX_SHM_BLOCKED_ALWAYS);
     mark_final(w, DLX_SHM_MOVED);
     old->last = w->head;
     old->next = block;

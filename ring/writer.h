@@ -98,9 +98,9 @@ void dlx__writer_close(struct dlx_writer *w);
  */
 dlx_for_gpu uint32_t dlx__writer_reclaim(struct dlx_writer *w, bool drop);
 
-/* Called with true before waiting for room: asks subscribers to ring. The caller then calls
- * dlx__writer_make_room() once more and waits only if that still returns DLX_E_FULL. Called with
- * false afterwards. */
+/* Called with true before waiting for room: asks subscribers to ring, each of them once. The caller
+ * then calls dlx__writer_make_room() once more and waits only if that still returns DLX_E_FULL. It
+ * forgets rings only before it calls this again. Called with false afterwards. */
 void dlx__writer_set_blocked(struct dlx_writer *w, bool blocked);
 
 /* Notes the id of GPU memory that the publisher has freed, and wakes sleeping readers, which may

@@ -108,6 +108,7 @@ struct dlx_writer {
     uint32_t kept;      /* the fewest messages that stay LIVE */
     bool gating;        /* waits for reliable links instead of dropping messages */
     bool heeds_locks;   /* the value in the newest control block */
+    uint32_t blocked;   /* the number that `blocked` had last */
 
     uint64_t joins_seen;
     /* The number of links ever added. Below joins_seen, a packet is missing. Both start from the

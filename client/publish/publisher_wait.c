@@ -162,20 +162,20 @@ static int wait_until(struct dlx_publisher *p, struct goal *goal, struct dlx_wai
 
 /* ---- dlx_publisher_fd() ------------------------------------------------------------------- */
 
-/* If dlx_publisher_fd() was called: before a call looks for room or subscribers, ask subscribers to
- * ring, and forget what they rang before. */
+/* If dlx_publisher_fd() was called: before a call looks for room or subscribers, forget what these
+ * rang before, and ask them to ring. */
 static void arm_begin(struct dlx_publisher *p)
 {
     struct dlx_wait once = {.deadline = 0};
     if (p->ready.fd < 0)
         return;
     dlx__publisher_detour(p, DLX_DETOUR_ARMED, true);
-    p->ready.armed_block = dlx__writer_control(&p->core);
-    dlx__writer_set_blocked(&p->core, true);
     (void)sleep_for_news(p, &(struct goal){0}, &once);
     if (p->daemon.link_sock < 0)
         dlx__publisher_check(p, dlx__now_ns(), DLX_HURRY_NOW_AND_THEN, 0);
     dlx__error_clear();
+    p->ready.armed_block = dlx__writer_control(&p->core);
+    dlx__writer_set_blocked(&p->core, true); /* what is rung from now on, the caller polls */
 }
 
 /* Subscribers of one process have the same pidfd. */

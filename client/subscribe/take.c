@@ -574,8 +574,8 @@ static void __attribute__((noinline)) look_around(struct dlx_subscription *s)
     s->looks.at = DLX_MIN(s->looks.notification_at, s->looks.takes + BELLS_EVERY);
 }
 
-/* While messages take little time, a worker that always finds some looks at the clock once in so many
- * takes. */
+/* While messages take little time, a worker that always finds some looks at the clock once in so
+ * many takes. */
 #define QUICK_TAKES 16U
 
 /* A worker that always finds messages hears of those that another one had. */

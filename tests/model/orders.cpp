@@ -8,7 +8,7 @@
  *
  *     orders hold_retire | reliable_take | passed | batch_sleep | take_blocked | release_blocked |
  * joiner | newest | report | report_hold | freed | done_hold | claim_hold | done_chain |
- * two_done | done_blocked | disarm | given_back [MISTAKE]
+ * two_done | done_blocked | rung_once | disarm | given_back [MISTAKE]
  *
  * Relacy does not move a load before a load, or a store before a load that comes first in the
  * program, beyond what stale values show; so a pass here says less than a failure.
@@ -570,6 +570,48 @@ struct done_blocked : rl::test_suite<done_blocked, 2> {
     void after() { RL_ASSERT(rings || room); }
 };
 
+/* A thread of a reader makes room while another one, which has made some, rings: a publisher that
+ * forgets what was rung, stores another number and looks, sees the room of who does not ring.
+ * dlx__reader_ring_if_blocked(), dlx__writer_set_blocked(). */
+struct rung_once : rl::test_suite<rung_once, 3> {
+    rl::atomic<int> room, blocked, rung, bell;
+    int seen;
+    void before()
+    {
+        room($).store(0, relaxed);
+        blocked($).store(2, relaxed);
+        rung($).store(0, relaxed);
+        bell($).store(0, relaxed);
+        seen = 0;
+    }
+    void ring(int number)
+    {
+        rung($).store(number, relaxed);
+        bell($).store(1, sc);
+    }
+    void thread(unsigned index)
+    {
+        if (index == 0) {
+            ring(2);
+        } else if (index == 1) {
+            room($).store(1, release);
+            fence("ROOM_FENCE");
+            int number = blocked($).load(relaxed);
+            if (rung($).load(relaxed) != number)
+                ring(number);
+        } else {
+            if (!is("DRAIN_LATE"))
+                bell($).store(0, sc);
+            blocked($).store(is("SAME_NUMBER") ? 2 : 3, relaxed);
+            fence("BLOCKED_FENCE");
+            seen = room($).load(acquire);
+            if (is("DRAIN_LATE"))
+                bell($).store(0, sc);
+        }
+    }
+    void after() { RL_ASSERT(seen || bell($).load(relaxed)); }
+};
+
 /* A worker wakes up and has its ticket even, then looks for messages, before it works for long.
  * The publisher puts one, and rings another worker unless this ticket is odd: the worker sees the
  * message, or another one is rung. dlx__claims_disarm(), dlx__writer_ring_sleepers(). */
@@ -645,6 +687,7 @@ int main(int argc, char **argv)
     RUN(done_chain);
     RUN(two_done);
     RUN(done_blocked);
+    RUN(rung_once);
     RUN(disarm);
     RUN(given_back);
     /* As spin says it, for run.sh. Relacy itself tells of an error, and may end by abort() after

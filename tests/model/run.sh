@@ -141,6 +141,11 @@ join: a packet that is late                |join|MISS|ok|quick
 join: joins read after retiring            |join|NOEPOCH1|ok|full
 join: joins read before retiring           |join|NOEPOCH2|ok|full
 join: two publishers                       |join|NP=2 LAST=1 NS=1|ok|full
+blocked: two readers                       |blocked||ok|quick
+blocked: a reader with two threads         |blocked|NR=1 NT=2|ok|quick
+blocked: two readers, the publisher polls  |blocked|FD|ok|quick
+blocked: polls, a reader with two threads  |blocked|FD NR=1 NT=2|ok|quick
+blocked: needless: no number afterwards    |blocked|FD NEWAFTER|ok|quick
 early: a subscription that was first       |early||ok|quick
 early: with a spare link                   |early|SPARE|ok|quick
 early: a publisher that blocks             |early|BLOCK|ok|quick
@@ -191,6 +196,7 @@ orders: a claim whose lease ends           |orders|claim_hold|ok|quick
 orders: what was written before done       |orders|done_chain|ok|quick
 orders: two are done at once               |orders|two_done|ok|quick
 orders: done and blocked                   |orders|done_blocked|ok|quick
+orders: one thread rings for two           |orders|rung_once|ok|quick
 orders: even ticket and gen                |orders|disarm|ok|quick
 orders: a message that is given back       |orders|given_back|ok|quick
 ring: a retired entry is 0                 |ring|LAST=4 ZERO|error|quick
@@ -334,6 +340,12 @@ early: PublisherReady answered too early   |early|SPARE BLOCK OKFIRST|error|quic
 early: nobody is waited for                |early|BLOCK NOWAIT|error|quick
 early: what is missed has no number        |early|UNCOUNTED|error|quick
 early: a link not opened is not drained    |early|SPARE BLOCK NODRAIN|error|quick
+blocked: a further look, the same number   |blocked|SAMENUMBER|error|quick
+blocked: looks, then stores the number     |blocked|LOOKFIRST|error|quick
+blocked: looks at it, then makes room      |blocked|LOADFIRST|error|quick
+blocked: forgets what was rung too late    |blocked|FD DRAINLATE|error|quick
+blocked: polls; the same number            |blocked|FD SAMENUMBER|error|quick
+blocked: polls; looks, then stores it      |blocked|FD LOOKFIRST|error|quick
 waiting: LinkOpen before joins is raised   |waiting|LAST=3 OPENFIRST|error|quick
 waiting: passed by who comes later         |waiting|NL=3 LAST=3 PASSES|error|full
 waiting: withdrawn, whatever it holds      |waiting|LAST=3 NOHOLD|error|quick
@@ -444,6 +456,10 @@ orders: no fence after DONE                |orders|two_done DONE_FENCE|error|qui
 orders: done is stored, and falls          |orders|two_done PLAIN_RAISE|error|quick
 orders: no fence after done                |orders|done_blocked DONE_FENCE|error|quick
 orders: no fence after blocked             |orders|done_blocked BLOCKED_FENCE|error|quick
+orders: no fence after room was made       |orders|rung_once ROOM_FENCE|error|quick
+orders: no fence after the number          |orders|rung_once BLOCKED_FENCE|error|quick
+orders: the same number again              |orders|rung_once SAME_NUMBER|error|quick
+orders: forgets what was rung too late     |orders|rung_once DRAIN_LATE|error|quick
 orders: no fence after the even ticket     |orders|disarm DISARM_FENCE|error|quick
 orders: no fence after gen                 |orders|disarm ANNOUNCE_FENCE|error|quick
 orders: weaker swap to RETURNED            |orders|given_back RETURN_SWAP|error|quick

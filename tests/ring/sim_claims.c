@@ -191,9 +191,12 @@ static bool is_drained(struct publisher *p)
 /* As dlx_publisher_drain(). */
 static void drain(struct publisher *p)
 {
-    dlx__writer_set_blocked(&p->writer, true);
-    while (!is_drained(p))
+    for (;;) {
+        dlx__writer_set_blocked(&p->writer, true);
+        if (is_drained(p))
+            break;
         wait_for_bell(p, p->writer.joins_picked);
+    }
     dlx__writer_set_blocked(&p->writer, false);
 }
 

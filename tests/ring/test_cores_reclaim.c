@@ -178,6 +178,23 @@ TEST_OF(gating, a_gating_writer_is_full_until_a_reliable_reader_takes)
     ck_assert_int_eq(dlx__writer_make_room(&f.w), 0);
 }
 
+TEST_OF(gating, a_reader_rings_once_for_each_look_of_a_writer_that_waits)
+{
+    begin_reliable();
+    publish(WINDOW);
+    dlx__writer_set_blocked(&f.w, true);
+    uint32_t first = take(&reader, 1), second = take(&reader, 2);
+    ck_assert_uint_eq(f.n_rung_writer, 1);
+    dlx__writer_set_blocked(&f.w, true);
+    (void)take(&reader, 3);
+    ck_assert_uint_eq(f.n_rung_writer, 2);
+    /* as publishers that know no numbers, and those that have moved */
+    dlx_store32_relaxed(&f.w.block->control->blocked, DLX_SHM_BLOCKED_ALWAYS);
+    dlx__reader_release(&reader, first);
+    dlx__reader_release(&reader, second);
+    ck_assert_uint_eq(f.n_rung_writer, 4);
+}
+
 TEST_OF(gating, a_new_link_does_not_keep_more_than_window_messages)
 {
     publish(WINDOW);
