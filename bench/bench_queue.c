@@ -8,6 +8,9 @@
  * the call itself counts, too. `idle_p50_ns` and `idle_max_ns` are how long such a time takes: the
  * kernel needs some to wake a worker.
  *
+ * With `--bare 1` it is a queue that does nothing else than wake: an eventfd that counts, which the
+ * workers read, and an array. That is how long the kernel takes.
+ *
  *   --workers N            workers (4)
  *   --load PERCENT         of the time of all workers that the work takes (70)
  *   --seed N               of the random numbers
@@ -18,6 +21,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,6 +31,16 @@ static const double LEAST_MS = 0.1, MOST_MS = 10;
 /* When a message was published and taken, and when its worker had asked for it. */
 struct claim {
     uint64_t published_ns, asked_ns, taken_ns;
+};
+
+struct bare_message {
+    uint64_t published_ns;
+    double ms; /* of work; below 0: the worker ends */
+};
+struct bare {
+    int count; /* eventfd */
+    _Atomic uint64_t n_taken;
+    struct bare_message messages[];
 };
 
 struct worker {
@@ -84,6 +98,22 @@ static void work(const char *topic, struct worker *w, struct bm_meeting *meeting
     w->n_sleeps = bm_subscription_stats(s).sleeps;
     dlx_subscription_unref(s);
     dlx_client_unref(c);
+}
+
+static void work_bare(struct bare *bare, struct worker *w)
+{
+    for (;;) {
+        uint64_t asked_ns = bm_now_ns(), one, n = atomic_load(&w->n);
+        if (read(bare->count, &one, sizeof one) != sizeof one)
+            bm_fail("read of an eventfd: %m");
+        const struct bare_message *m = &bare->messages[atomic_fetch_add(&bare->n_taken, 1)];
+        uint64_t now = bm_now_ns();
+        if (m->ms < 0)
+            return;
+        w->claims[n] = (struct claim){m->published_ns, asked_ns, now};
+        sleep_until(now + (uint64_t)(m->ms * 1e6));
+        atomic_store(&w->n, n + 1);
+    }
 }
 
 /* ---- what the stamps say --------------------------------------------------------------------- */
@@ -158,6 +188,11 @@ int main(int argc, char **argv)
     double mean_ms = (MOST_MS - LEAST_MS) / log(MOST_MS / LEAST_MS);
     double gap_ms = mean_ms / (load * n_workers);
     struct worker *workers = bm_shared(n_workers * sizeof *workers);
+    struct bare *bare = NULL;
+    if (bm_long("bare", 0)) {
+        bare = bm_shared(sizeof *bare + (n + n_workers) * sizeof bare->messages[0]);
+        bare->count = eventfd(0, EFD_SEMAPHORE);
+    }
     struct bm_meeting *meetings = bm_shared(n_workers * sizeof *meetings);
     pid_t pids[WORKERS_MAX];
     bm_topic("queue", getpid(), topic);
@@ -165,7 +200,10 @@ int main(int argc, char **argv)
         workers[w].claims = bm_shared(n * sizeof(struct claim));
         pids[w] = bm_fork();
         if (!pids[w]) {
-            work(topic, &workers[w], &meetings[w]);
+            if (bare)
+                work_bare(bare, &workers[w]);
+            else
+                work(topic, &workers[w], &meetings[w]);
             _exit(0);
         }
     }
@@ -177,20 +215,30 @@ int main(int argc, char **argv)
                                             .depth = 1024};
     const struct dlx_tensor_spec spec = bm_bytes(shape, sizeof(double));
     bm_check(dlx_publisher_new(c, topic, &args, &p), topic);
-    for (uint32_t w = 0; w < n_workers; w++)
+    for (uint32_t w = 0; w < n_workers && !bare; w++)
         bm_meet(&meetings[w]);
-    bm_check(dlx_publisher_wait(p, n_workers, INT64_C(10000000000)), "waiting for the workers");
+    if (!bare)
+        bm_check(dlx_publisher_wait(p, n_workers, INT64_C(10000000000)), "waiting for the workers");
     uint64_t start_ns = bm_now_ns();
     double due_ms = 0, work_ms = 0;
     for (uint64_t i = 0; i < n; i++) {
         DLManagedTensorVersioned *t;
         due_ms -= gap_ms * log(random_share(&state));
         sleep_until(start_ns + (uint64_t)(due_ms * 1e6));
-        bm_check(dlx_alloc(p, &spec, &t), "dlx_alloc");
         double ms = random_work_ms(&state);
-        *(double *)t->dl_tensor.data = ms;
         work_ms += ms;
+        if (bare) {
+            bare->messages[i] = (struct bare_message){bm_now_ns(), ms};
+            (void)eventfd_write(bare->count, 1);
+            continue;
+        }
+        bm_check(dlx_alloc(p, &spec, &t), "dlx_alloc");
+        *(double *)t->dl_tensor.data = ms;
         bm_check(dlx_publish(p, t, NULL, NULL), "dlx_publish");
+    }
+    for (uint64_t i = n; bare && i < n + n_workers; i++) {
+        bare->messages[i].ms = -1;
+        (void)eventfd_write(bare->count, 1);
     }
     bm_check(dlx_publisher_drain(p, INT64_C(30000000000)), "dlx_publisher_drain");
     uint64_t run_ns = bm_now_ns() - start_ns;

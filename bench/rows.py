@@ -158,8 +158,9 @@ def queue(bench):
          for group in (0, 1)},
         rounds(bench),
     )
-    workers = [bench.run("queue", n=1_500 if bench.quick else 10_000, seed=seed + 1)
-               for seed in range(2 if bench.quick else 5)]
+    workers, bare = (
+        [bench.run("queue", n=1_500 if bench.quick else 5_000, seed=seed + 1, bare=bare)
+         for seed in range(2 if bench.quick else 5)] for bare in (0, 1))
     extra = [a["p50_ns"] - b["p50_ns"] for a, b in zip(r["latency", 1], r["latency", 0])]
     return [
         Row("queue_rate_vs_reliable", ratios(r["rate", 0], r["rate", 1], "per_s"), "",
@@ -176,6 +177,8 @@ def queue(bench):
         Row("queue_idle_share", values(workers, "idle_share"), "",
             "share of time in which a worker sleeps while a message waits: 4 workers, 70 % load, "
             "work of 0.1 to 10 ms that is slept", ("<=", 0.01)),
+        Row("queue_idle_bare_share", values(bare, "idle_share"), "",
+            "likewise of processes that read an eventfd: what the kernel needs to wake them"),
         Row("queue_idle_p50_us", values(workers, "idle_p50_ns", 1e-3), "us",
             "how long that takes each time: what a worker needs to wake up"),
         Row("queue_idle_max_us", values(workers, "idle_max_ns", 1e-3), "us",
