@@ -8,8 +8,8 @@
 
 /* Left to the program, and the library's own sockets. */
 #define FDS_KEPT 64U
-/* A link of a worker of a group takes two descriptors and one map more. The number is told before
- * there is one: with workers alone, half as many links fit, and the next one fails (FD_LIMIT). */
+/* A link of a worker of a group takes two descriptors and one map more: the daemon counts it twice.
+ */
 #define FDS_PER_LINK  2U
 #define MAPS_PER_LINK 8U
 #define MAPS_DEFAULT  65530U
@@ -35,5 +35,5 @@ uint32_t dlx__limits_max_links(void)
     uint64_t by_fds = fds > FDS_KEPT ? (fds - FDS_KEPT) / FDS_PER_LINK : 1;
     uint64_t by_maps = max_map_count() / MAPS_PER_LINK;
     uint64_t n = DLX_MIN(by_fds, by_maps);
-    return (uint32_t)DLX_MIN(DLX_MAX(n, 1U), 1000000U);
+    return (uint32_t)DLX_MIN(DLX_MAX(n, 2U), 1000000U);
 }

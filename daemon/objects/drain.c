@@ -104,7 +104,7 @@ static void draining_end(struct dlxd_drain *drain)
     if (user->drains.n == 0) /* the drain may be all that the user has */
         dlxd_task_stop(&user->end_drains);
     if (holder->client)
-        holder->client->n_links--;
+        holder->client->n_links -= drain->n_links;
     dlxd_holder_release(holder);
     dlxd_drain_free(drain);
     dlxd_publisher_link_left(publisher);

@@ -28,17 +28,19 @@ static int tell_draining(int r, size_t n)
     return n == 0 ? r : dlx__fail_prefix(r, "%zu closed subscriptions still hold messages", n);
 }
 
-static int check_client(struct dlxd_client *client, const char *role)
+/* Has the client room for a link that counts for `n` of its links? */
+static int check_client(struct dlxd_client *client, uint32_t n, const char *role)
 {
     struct dlxd_drains *reads = &client->holder->drains, *writes = &client->drains;
-    if (client->n_links >= client->max_links) {
+    if (client->n_links + n > client->max_links) {
         dlxd_drains_look(reads);
         dlxd_drains_look(writes);
     }
-    if (client->n_links < client->max_links)
+    if (client->n_links + n <= client->max_links)
         return 0;
-    int r = dlx__fail(DLX_E_LIMIT, "%s %s (pid %d) has %zu links (limit %u" LIMIT_REMEDY, role,
-                      client->name, (int)client->pid, client->n_links, client->max_links);
+    int r = dlx__fail(DLX_E_LIMIT, "%s %s (pid %d) has %zu links%s (limit %u" LIMIT_REMEDY, role,
+                      client->name, (int)client->pid, client->n_links,
+                      n > 1 ? ", those of a group's worker counted twice" : "", client->max_links);
     return tell_draining(r, reads->n + writes->n);
 }
 
@@ -78,9 +80,9 @@ static int link_check_share(struct dlxd_client *client, const struct dlxd_user *
 static int check_clients(const struct dlxd_link *link, const struct dlxd_publisher *publisher)
 {
     struct dlxd_client *reader = link->subscription->client, *writer = publisher->client;
-    int r = check_client(reader, "subscriber");
+    int r = check_client(reader, link->drain->n_links, "subscriber");
     if (r == 0 && writer)
-        r = check_client(writer, "publisher");
+        r = check_client(writer, 1, "publisher");
     return r == 0 && writer ? link_check_share(writer, reader->user) : r;
 }
 
@@ -122,7 +124,7 @@ static int attach(struct dlxd_link *link, struct dlxd_publisher *publisher)
     publisher->n_links++;
     if (writer)
         writer->n_links++;
-    link->subscription->client->n_links++;
+    link->subscription->client->n_links += link->drain->n_links;
     return 0;
 }
 
@@ -201,7 +203,7 @@ static void detach(struct dlxd_link *link)
     } else {
         if (publisher->client)
             publisher->client->n_links--;
-        link->subscription->client->n_links--;
+        link->subscription->client->n_links -= link->drain->n_links;
         release_resources(link);
     }
     if (counts && !cut) /* else when the publisher was told of the cut */
@@ -225,6 +227,8 @@ static struct dlxd_link *link_alloc(struct dlxd_subscription *subscription, uint
     }
     link->drain->mode = subscription->config.mode;
     link->drain->reliable = subscription->config.reliable;
+    /* A worker has the claims page and the bell of its group besides (client/base/limits.c). */
+    link->drain->n_links = dlxd_subscription_is_worker(subscription) ? 2 : 1;
     link->subscription = subscription;
     link->workers = subscription->broker->workers;
     link->state = DLXD_LINK_NEW;

@@ -8,6 +8,7 @@
 #define WORKER(name) SUBSCRIPTION_CONFIG(.max_held = 1, .group = name, .max_attempts = 5)
 
 static struct dlxd_client *writer, *reader;
+static struct dlx_shm_link *last_page; /* of the worker that joined last */
 
 /* Of two users. */
 static void set_up(void)
@@ -27,8 +28,8 @@ static struct dlxd_subscription *begin_joining(const struct dlxd_subscription_co
     ck_assert_uint_eq(dlx_scene_subscribed(s), 1);
     dlxd_broker_settle(&dlx_scene.broker);
     /* It will take nothing, so that its link does not drain. */
-    dlx_store64_sc(&dlx_scene_accept(*ret_sock, dlx_scene_receive(*ret_sock))->cursor,
-                   DLX_SHM_CURSOR_CLOSED);
+    last_page = dlx_scene_accept(*ret_sock, dlx_scene_expect(*ret_sock, BODY(LINK_OFFER)));
+    dlx_store64_sc(&last_page->cursor, DLX_SHM_CURSOR_CLOSED);
     return s;
 }
 
@@ -91,6 +92,31 @@ TEST(a_worker_is_told_that_its_user_has_no_room_for_a_claims_page)
     contains(failed->text, "claims page of group g of t: ");
     contains(failed->text, "asks for 4.0 KiB of shared memory");
     leave(s);
+}
+
+/* It has two descriptors more than another link. */
+TEST(a_link_of_a_worker_counts_twice_in_its_client_while_it_holds_something)
+{
+    reader->max_links = 5;
+    struct dlxd_subscription *first = join("g"), *second = join("g");
+    ck_assert_uint_eq(reader->n_links, 4);
+    ck_assert_uint_eq(writer->n_links, 2);
+    dlx_store64_sc(&last_page->hold[0], 7);
+    leave(second);
+    int sock;
+    struct dlxd_subscription *third = dlx_scene_subscription(reader, "t", WORKER("g"), &sock);
+    ck_assert_uint_eq(dlx_scene_subscribed(third), 1);
+    dlxd_broker_settle(&dlx_scene.broker);
+    const Dlx__Wire__LinkFailed *failed = dlx_scene_expect(sock, BODY(LINK_FAILED))->link_failed;
+    ck_assert_int_eq(failed->code, DLX_E_LIMIT);
+    contains(failed->text, "4 links, those of a group's worker counted twice (limit 5");
+    contains(failed->text, "1 closed subscriptions still hold messages");
+    leave(third);
+    dlx_store64_sc(&last_page->hold[0], 0);
+    leave(join("g"));
+    ck_assert_uint_eq(reader->n_links, 2);
+    leave(first);
+    ck_assert_uint_eq(reader->n_links, 0);
 }
 
 int main(void)
