@@ -419,11 +419,12 @@ static bool is_replaced(const struct dlx_publisher *p, const struct dlx_publishe
 
 bool dlx__publisher_link_have_rejoined(const struct dlx_publisher *p, bool all)
 {
+    bool gates = dlx__publisher_gates(&p->args);
     for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
         const struct dlx_publisher_link *link =
             dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
-        bool waits =
-            dlx__writer_link_is_reliable(&link->core) || dlx__writer_link_keeps_group(&link->core);
+        bool waits = dlx__writer_link_is_reliable(&link->core) ||
+                     (gates && dlx__writer_link_keeps_group(&link->core));
         if (link->foreign && (all || waits) && !dlx__writer_link_is_over(&link->core) &&
             !is_replaced(p, link))
             return false;

@@ -98,6 +98,28 @@ LOOP_TEST(workers_go_on_and_do_nothing_twice, 0, 2)
         ok(dlx_publisher_drain(p, PATIENCE));
 }
 
+static void do_messages(struct dlx_subscription *s, uint64_t from, uint64_t to)
+{
+    for (uint64_t n = from; n <= to; n++) {
+        auto_message *m = next(s);
+        ck_assert_uint_eq(dlx_message_seq(m), n);
+        ok(dlx_message_done(m));
+    }
+}
+
+/* They find what it publishes meanwhile, as ordinary subscriptions do. */
+TEST(a_publisher_that_drops_does_not_wait_for_its_workers_to_join_the_next_daemon)
+{
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, NULL);
+    auto_subscription *s = worker(c);
+    dlx_test_stream_publish_all(p, N, 1, 2);
+    do_messages(s, 1, 2);
+    dlx_restart_with(p);
+    dlx_test_stream_publish_all(p, N, 3, 5);
+    do_messages(s, 3, 5);
+}
+
 static void take_one_elsewhere(struct dlx_test_peer *parent)
 {
     struct dlx_subscription *s = worker(dlx_test_stream_connect());
