@@ -190,6 +190,12 @@ int dlx__region_new_shared(const struct dlx_memory *memory, const char *what, ui
     return 0;
 }
 
+uint64_t dlx__region_inode(int borrow_fd)
+{
+    struct stat st;
+    return fstat(borrow_fd, &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
 int dlx__region_populate_in_steps(const struct dlx_memory *memory, int take_fd, uint64_t size,
                                   dlx_region_step_fn *step, void *data, void **ret_map)
 {

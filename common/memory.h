@@ -118,6 +118,8 @@ int dlx__region_inspect(const struct dlx_memory *memory, int borrow_fd, uint64_t
  */
 int dlx__region_new_shared(const struct dlx_memory *memory, const char *what, uint64_t size,
                            int *ret_ro_fd, int *ret_writer_fd);
+/* The number of its file, which all descriptors of it have; 0: it cannot be told. */
+uint64_t dlx__region_inode(int borrow_fd);
 /* Checks that it is such a region, and returns its size. Returns as dlx__region_inspect(). */
 int dlx__region_inspect_shared(const struct dlx_memory *memory, int borrow_fd, uint64_t *ret_size);
 /* In memory_lock.c. Opens a descriptor of a shared region for one writer, with a write lock on the

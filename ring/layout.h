@@ -390,14 +390,20 @@ static inline uint64_t dlx_shm_misses_counted(const struct dlx_shm_misses *m)
 /* A region that the client maps, and that was made for it on an earlier connection. */
 struct dlx_shm_former_region {
     /* A number that names the region among those of its publisher: 0, the control block; the number
-     * of an arena; the id of a link, of its page, plus LINK; or, of what did not fit, the client's
-     * id plus REST. */
+     * of an arena; the inode of a claims page, plus CLAIMS; the id of a link, of its page, plus
+     * LINK; or, of what did not fit, the client's id plus REST. */
     uint64_t region;
     uint32_t source;
     uint32_t zero;
 };
-#define DLX_SHM_FORMER_LINK (UINT64_C(1) << 62)
-#define DLX_SHM_FORMER_REST (UINT64_C(1) << 63)
+#define DLX_SHM_FORMER_CLAIMS (UINT64_C(1) << 61)
+#define DLX_SHM_FORMER_LINK   (UINT64_C(1) << 62)
+#define DLX_SHM_FORMER_REST   (UINT64_C(1) << 63)
+
+static inline uint64_t dlx_shm_former_claims(uint64_t inode)
+{
+    return DLX_SHM_FORMER_CLAIMS | (inode & (DLX_SHM_FORMER_CLAIMS - 1));
+}
 
 struct dlx_shm_former_source {
     uint64_t publisher;    /* id with the daemon that made the regions */

@@ -9,7 +9,7 @@
  *
  *   dlx_mapped, one for each client, and longer than that if messages are
  *     +-- sources: a publisher, or a link of a subscription, with one daemon
- *           +-- regions: control block, arenas, link page
+ *           +-- regions: control block, arenas, link page, claims page
  *
  * Regions come and go with system calls, so a lock costs little. Any thread.
  */

@@ -82,6 +82,13 @@ int dlx__subscriber_link_note(struct dlx_subscriber_link *link, uint64_t epoch)
                                    dlx_shm_link_size(link->max_held), &link->mapped_page);
 }
 
+static void close_claims(struct dlx_subscriber_link *link)
+{
+    link->claims = dlx__worker_link_free(link->claims);
+    dlx__mapped_remove(link->mapped_claims);
+    link->mapped_claims = NULL;
+}
+
 static void unmap_control(struct dlx_subscriber_link *link)
 {
     const struct dlx_reader *core = &link->core;
@@ -110,7 +117,7 @@ void dlx__subscriber_link_free(struct dlx_subscriber_link *link)
     if (link->bell >= 0)
         shutdown(link->bell, SHUT_RDWR); /* a forked child may have inherited it */
     dlx__close(link->bell);
-    dlx__worker_link_free(link->claims);
+    close_claims(link);
     unmap_control(link);
     dlx__region_unmap(link->page, dlx_shm_link_size(link->max_held));
     dlx__mapped_remove(link->mapped_page);
@@ -171,6 +178,21 @@ static bool link_can_read(void *userdata, const struct dlx_taken *taken)
 static const struct dlx_reader_env reader_env = {.ring = ring_publisher,
                                                  .is_readable = link_can_read};
 
+static int open_claims(struct dlx_subscriber_link *link, struct dlx_notification *opened)
+{
+    uint64_t number = dlx_shm_former_claims(dlx__region_inode(opened->fds[2]));
+    int r = dlx__worker_link_new(link->of->worker, &link->core, opened->owner, opened->claims_size,
+                                 &opened->fds[2], &link->claims);
+    if (r < 0)
+        return r;
+    dlx__claims_set_declared(&link->claims->core, opened->declared_group);
+    r = dlx__mapped_add(link->source, number, link->claims->page, opened->claims_size,
+                        &link->mapped_claims);
+    if (r < 0)
+        close_claims(link);
+    return r;
+}
+
 int dlx__subscriber_link_open(struct dlx_subscriber_link *link, struct dlx_notification *opened,
                               bool latest, bool reliable)
 {
@@ -197,10 +219,7 @@ int dlx__subscriber_link_open(struct dlx_subscriber_link *link, struct dlx_notif
                      latest, reliable && !opened->owner,
                      opened->owner || opened->on_full == DLX_ON_FULL_BLOCK, &reader_env, link);
     if (opened->owner || (link->of && link->of->worker))
-        r = dlx__worker_link_new(link->of->worker, &link->core, opened->owner, opened->claims_size,
-                                 &opened->fds[2], &link->claims);
-    if (r == 0 && link->claims)
-        dlx__claims_set_declared(&link->claims->core, opened->declared_group);
+        r = open_claims(link, opened);
     if (r < 0) {
         forget_control(link);
         return r;
@@ -222,7 +241,7 @@ int dlx__subscriber_link_open(struct dlx_subscriber_link *link, struct dlx_notif
 void dlx__subscriber_link_unopen(struct dlx_subscriber_link *link)
 {
     assert(link->state == DLX_LINK_OPENING);
-    link->claims = dlx__worker_link_free(link->claims);
+    close_claims(link);
     forget_control(link);
     link->bell = dlx__close(link->bell);
     link->state = DLX_LINK_OFFERED;

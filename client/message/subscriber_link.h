@@ -170,7 +170,7 @@ struct dlx_subscriber_link {
     struct dlx_worker_link *claims; /* NULL: it is of no worker */
     const struct dlx_memory *memory;
     struct dlx_mapped_source *source; /* what it maps is noted there; NULL: nothing is */
-    struct dlx_mapped_region *mapped_page, *mapped_control;
+    struct dlx_mapped_region *mapped_page, *mapped_control, *mapped_claims;
     struct dlx_gpu_link *_Atomic gpu;       /* what it has of GPUs; NULL: nothing yet */
     const struct dlx_subscription_view *of; /* for as long as the subscription is there */
 };

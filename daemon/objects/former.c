@@ -129,12 +129,24 @@ static void former_free_if_over(struct dlxd_former *former)
 
 static bool is_arena(const struct region *region)
 {
-    return region->number > 0 && region->number < DLX_SHM_FORMER_LINK;
+    return region->number > 0 && region->number < DLX_SHM_FORMER_CLAIMS;
 }
 
-static bool publisher_has(const struct dlxd_publisher *publisher, uint64_t number)
+static bool has_claims_page(struct dlxd_publisher *publisher, uint64_t number)
+{
+    dlx_for_each (it, &publisher->groups) {
+        int fd = dlxd_container_of(it, struct dlxd_group, node)->page_fd;
+        if (fd >= 0 && dlx_shm_former_claims(dlx__region_inode(fd)) == number)
+            return true;
+    }
+    return false;
+}
+
+static bool publisher_has(struct dlxd_publisher *publisher, uint64_t number)
 {
     uint32_t id = (uint32_t)number;
+    if (number >= DLX_SHM_FORMER_CLAIMS)
+        return has_claims_page(publisher, number);
     return number == 0 || (number <= UINT32_MAX && (dlxd_arenas_find(&publisher->ready, id) ||
                                                     dlxd_arenas_find(&publisher->dropped, id)));
 }
@@ -153,7 +165,7 @@ static bool is_covered(const struct region *region)
         node = dlxd_idmap_find(&registry->gone_publishers, former->publisher);
     if (!node)
         return false;
-    const struct dlxd_publisher *publisher = dlxd_container_of(node, struct dlxd_publisher, by_id);
+    struct dlxd_publisher *publisher = dlxd_container_of(node, struct dlxd_publisher, by_id);
     return strcmp(publisher->topic_name, former->topic) == 0 &&
            publisher_has(publisher, region->number);
 }

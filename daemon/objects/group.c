@@ -3,6 +3,7 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "daemon/memory/claims.h"
+#include "daemon/objects/former.h"
 #include "daemon/objects/store_hooks.h"
 #include "daemon/users/outbox.h"
 #include "daemon/users/principal.h"
@@ -52,10 +53,12 @@ static void close_page(struct dlxd_group *group)
 
 static void group_free(struct dlxd_group *group)
 {
+    const struct dlxd_publisher *publisher = group->publisher;
     close_page(group);
     dlxd_list_remove(&group->node);
     dlxd_principal_unref(group->whose);
     free(group);
+    dlxd_former_uncover(publisher->broker, publisher->topic_name, dlxd_publisher_id(publisher));
 }
 
 int dlxd_groups_declare(struct dlxd_publisher *publisher, char *const *names)

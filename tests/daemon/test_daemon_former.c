@@ -2,6 +2,7 @@
 
 /* Memory of earlier daemons that clients list in former pages: who pays for it, and until when. */
 
+#include "common/memory.h"
 #include "daemon/objects/connection.h"
 #include "daemon/objects/former.h"
 #include "daemon/objects/publisher_state.h"
@@ -223,6 +224,33 @@ TEST(memory_that_the_daemon_knows_counts_when_its_publisher_is_freed)
     dlxd_broker_settle(&dlx_scene.broker);
     expect(0, DLX_PAGE + SIZE + control);
     page.bytes[0] = page.bytes[1] = page.bytes[2] = 0;
+    expect(0, 0);
+}
+
+TEST(a_claims_page_that_the_daemon_knows_counts_when_its_group_ends)
+{
+    int link_sock, sock;
+    struct dlxd_publisher *publisher = dlx_scene_publisher_linked(writer, "t", &link_sock);
+    struct dlxd_subscription *s = dlx_scene_subscription(
+        reader, "t", SUBSCRIPTION_CONFIG(.max_held = 1, .group = "g", .max_attempts = 5), &sock);
+    ck_assert_uint_eq(dlx_scene_subscribed(s), 1);
+    dlxd_broker_settle(&dlx_scene.broker);
+    struct dlx_shm_link *link = dlx_scene_accept(sock, dlx_scene_expect(sock, BODY(LINK_OFFER)));
+    dlx_store64_sc(&link->cursor, DLX_SHM_CURSOR_CLOSED); /* it will not drain */
+    dlx_test_broker_run(&dlx_scene);
+    (void)dlx_scene_expect(sock, BODY(LINK_OPEN));
+    dlx_cleanup(dlx__closep) int fd = dlx_scene_take_fd(2);
+    uint64_t inode = dlx__region_inode(fd);
+    struct page page = page_new(reader);
+    page_source(&page, dlxd_publisher_id(publisher), "t", false);
+    (void)page_region(&page, dlx_shm_former_claims(inode), 2 * DLX_PAGE);
+    (void)page_region(&page, dlx_shm_former_claims(inode + 1), DLX_PAGE); /* of another one */
+    page_ready(&page);
+    expect(0, DLX_PAGE);
+    dlxd_subscription_free(s);
+    dlxd_broker_settle(&dlx_scene.broker);
+    expect(0, 3 * DLX_PAGE);
+    page.bytes[0] = page.bytes[1] = 0;
     expect(0, 0);
 }
 

@@ -145,6 +145,40 @@ static bool has_link(const struct dlx_subscription *s, uint64_t id)
     return false;
 }
 
+static void done(struct dlx_message *m)
+{
+    ok(dlx_message_done(m));
+    dlx_message_unref(m);
+}
+
+/* The workers of a group map one claims page. Odd: the publisher has declared the group. */
+LOOP_TEST(claims_page_of_a_former_group_counts_once_while_its_workers_map_it, 0, 2)
+{
+    static const char *const groups[] = {"g"};
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(
+        c, "test/a", PUBLISHER(.groups = groups, .n_groups = (uint32_t)_i, .depth = 512));
+    const struct dlx_subscribe_args *args = SUBSCRIBE(.group = "g", .max_held = 2);
+    auto_subscription *first = dlx_test_stream_subscribe(c, "test/a", args);
+    auto_subscription *second = dlx_test_stream_subscribe(c, "test/a", args);
+    struct dlx_message *held[2];
+    hold(p, first, &held[0], 1);
+    hold(p, second, &held[1], 1);
+    expect_counted();
+    dlx_restart_with(p);
+    subscribe_again(first, p, 1);
+    subscribe_again(second, p, 1);
+    expect_counted();
+    done(held[0]);
+    expect_counted();
+    done(held[1]);
+    for (int k = 0; k < 40; k++) { /* until all have left the former links */
+        dlx_test_stream_publish(p, 10, k);
+        done(dlx_test_stream_next(k % 2 ? second : first));
+    }
+    expect_counted();
+}
+
 /* The subscription has left its link with the first daemon. The publisher maps the page of the link
  * until it looks for links that are over. */
 TEST(page_of_former_link_counts_while_its_publisher_maps_it)
