@@ -91,13 +91,14 @@ PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const char *topic, 
 
 /* ---- taking -------------------------------------------------------------------------------- */
 
-/* A take that a signal's handler ended. Its result is told once. */
+/* A take that a signal's handler ended: what it took, and errors that libdlx tells once, are for the
+ * next one. */
 static void keep(struct dlxpy_subscription *self, int r, struct dlxpy_taken *taken)
 {
     if (r == 0 && !self->handle.closed) {
         self->kept = *taken;
         *taken = (struct dlxpy_taken){0};
-    } else if (r < 0 && r != DLX_E_EMPTY && r != DLX_E_INTERRUPTED) {
+    } else if (r < 0 && r != DLX_E_EMPTY && r != DLX_E_TIMEOUT && r != DLX_E_INTERRUPTED) {
         self->kept_code = r;
     }
 }

@@ -313,6 +313,31 @@ def test_other_threads_run_while_a_look_for_messages_finds_a_new_daemon(pair, de
         thread.join()
 
 
+def test_a_take_that_a_handler_ended_does_not_time_out_again(pair, deaf):
+    """Its time was over, too, when the handler ran: it was waiting for the new daemon."""
+    pub, sub = pair
+    x = pub.zeros(1)
+    deaf()
+
+    def handler(*_):
+        if is_in_use(sub):
+            raise ZeroDivisionError
+
+    def is_ended(timeout, after):
+        try:
+            with alarm(handler, after):
+                sub.take(timeout)
+        except dlx.Timeout:
+            return False
+        except ZeroDivisionError:
+            return True
+
+    # Each that was ended looks for the daemon again after 20 ms.
+    until(lambda: is_ended(0, 0.01) and is_ended(0.03, 0.04), "that a handler ends the second one")
+    pub.publish(x, share=True)
+    assert sub.take(0).seq == 1
+
+
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
 def test_messages_of_a_take_that_a_handler_ended_are_not_lost(pair, deaf, look):
     pub, sub = pair
