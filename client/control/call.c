@@ -314,6 +314,21 @@ int dlx__call_check_minor(const struct dlx_client *c, uint32_t since, const char
                      DLX_PROTO_MAJOR, c->minor, what, DLX_PROTO_MAJOR, since);
 }
 
+int dlx__call_ask_since(struct dlx_client *c, uint32_t since, const char *what,
+                        Dlx__Wire__Packet *request, Dlx__Wire__Packet__BodyCase expected,
+                        const Dlx__Wire__Packet **ret)
+{
+    int r = dlx__call_lock(c);
+    if (r < 0)
+        return r;
+    r = dlx__call_check_minor(c, since, what);
+    if (r == 0)
+        r = dlx__call_round_trip(c, request, expected, 0, ret);
+    if (r < 0)
+        dlx__lock_release(&c->lock);
+    return r;
+}
+
 /* ---- connect ------------------------------------------------------------------------------- */
 
 /* connect() waits for a place in the listen queue, so long at most; 0: for ever. */

@@ -10,8 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WHAT "a request about work queues"
-
 static void group_info(const Dlx__Wire__GroupEntry *e, struct dlx_group_info *ret)
 {
     *ret = (struct dlx_group_info){
@@ -51,24 +49,12 @@ static void claim_info(const Dlx__Wire__ClaimEntry *e, struct dlx_claim_info *re
     (void)snprintf(ret->client_name, sizeof ret->client_name, "%s", e->client_name);
 }
 
-/* One page of a list. On success the caller has the lock. */
+/* Asks the daemon. On success the caller has the lock. */
 static int ask_about_groups(struct dlx_client *c, Dlx__Wire__Packet *request,
                             Dlx__Wire__Packet__BodyCase expected, const Dlx__Wire__Packet **ret)
 {
-    int r = dlx__call_lock(c);
-    if (r < 0)
-        return r;
-    r = dlx__call_check_minor(c, DLX_GROUPS_SINCE, WHAT);
-    if (r == 0)
-        r = dlx__call_round_trip(c, request, expected, 0, ret);
-    if (r < 0)
-        dlx__lock_release(&c->lock);
-    return r;
-}
-
-static int begin(struct dlx_client *c)
-{
-    return dlx__forked(c->generation) ? dlx__fail_forked(c->generation) : dlx__client_ensure(c);
+    return dlx__call_ask_since(c, DLX_GROUPS_SINCE, "a request about work queues", request,
+                               expected, ret);
 }
 
 /* The callback runs without the lock: it may make calls of its own. So a page is copied first. */
@@ -84,7 +70,7 @@ int dlx_list_groups(struct dlx_client *c, const char *topic, dlx_group_info_fn f
     if (r == 0 && topic)
         r = dlx__pattern_check(topic);
     if (r == 0)
-        r = begin(c);
+        r = dlx__client_ensure(c);
     if (r < 0)
         return r;
     dlx_cleanup(dlx__freep) struct dlx_group_info *page = malloc(DLX_CALL_PAGE_MAX * sizeof *page);
@@ -126,7 +112,7 @@ int dlx_list_claims(struct dlx_client *c, uint64_t publisher, uint32_t group, dl
     dlx__error_clear();
     int r = DLX_NAME_NULL(0, "dlx_list_claims", {"client", c}, {"fn", (void *)(uintptr_t)fn});
     if (r == 0)
-        r = begin(c);
+        r = dlx__client_ensure(c);
     if (r < 0)
         return r;
     dlx_cleanup(dlx__freep) struct dlx_claim_info *page = malloc(DLX_CALL_PAGE_MAX * sizeof *page);
@@ -163,7 +149,7 @@ int dlx_drop_queue(struct dlx_client *c, const char *topic)
     dlx__error_clear();
     int r = DLX_NAME_NULL(0, "dlx_drop_queue", {"client", c}, {"topic", topic});
     if (r == 0)
-        r = begin(c);
+        r = dlx__client_ensure(c);
     if (r == 0)
         r = dlx__topic_check(topic);
     if (r < 0)

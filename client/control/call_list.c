@@ -94,11 +94,8 @@ static int list_publishers(struct dlx_client *c, const char *topic, bool gone,
                           {"client", c}, {"fn", (void *)(uintptr_t)fn});
     if (r == 0 && topic)
         r = dlx__pattern_check(topic);
-    if (r < 0)
-        return r;
-    if (dlx__forked(c->generation))
-        return dlx__fail_forked(c->generation);
-    r = dlx__client_ensure(c);
+    if (r == 0)
+        r = dlx__client_ensure(c);
     if (r < 0)
         return r;
     dlx_cleanup(dlx__freep) struct dlx_publisher_info *page =
@@ -109,24 +106,18 @@ static int list_publishers(struct dlx_client *c, const char *topic, bool gone,
     body.after_topic = after;
     body.gone = gone;
     while (more) {
-        size_t n = 0;
-        r = dlx__call_lock(c);
+        r = dlx__call_ask_since(c, gone ? GONE_SINCE : 0, "a list of publishers that have gone",
+                                &request, DLX__WIRE__PACKET__BODY_PUBLISHER_LIST, &reply);
         if (r < 0)
             return r;
-        r = gone ? dlx__call_check_minor(c, GONE_SINCE, "a list of publishers that have gone") : 0;
-        if (r == 0)
-            r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_PUBLISHER_LIST, 0,
-                                     &reply);
-        if (r == 0) {
-            const Dlx__Wire__PublisherList *list = reply->publisher_list;
-            n = list->n_entries;
-            more = list->more;
-            r = dlx__call_check_list(c, n, more);
-            for (size_t i = 0; r == 0 && i < n; i++)
-                publisher_info(c, list->entries[i], &page[i]);
-            if (r == 0 && gone && n > 0)
-                body.after_gone = list->entries[n - 1]->gone;
-        }
+        const Dlx__Wire__PublisherList *list = reply->publisher_list;
+        size_t n = list->n_entries;
+        more = list->more;
+        r = dlx__call_check_list(c, n, more);
+        for (size_t i = 0; r == 0 && i < n; i++)
+            publisher_info(c, list->entries[i], &page[i]);
+        if (r == 0 && gone && n > 0)
+            body.after_gone = list->entries[n - 1]->gone;
         dlx__lock_release(&c->lock);
         for (size_t i = 0; r == 0 && i < n; i++)
             r = fn(&page[i], userdata);
@@ -165,13 +156,12 @@ int dlx__call_list_links(struct dlx_client *c, uint64_t publisher, int64_t timeo
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a page of the list");
     body.publisher = publisher;
     while (more) {
-        size_t n = 0;
         int r =
             dlx__call_ask(c, timeout_ns, &request, DLX__WIRE__PACKET__BODY_LINK_LIST, 0, &reply);
         if (r < 0)
             return r;
         const Dlx__Wire__LinkList *list = reply->link_list;
-        n = list->n_entries;
+        size_t n = list->n_entries;
         more = list->more;
         r = dlx__call_check_list(c, n, more);
         for (size_t i = 0; r == 0 && i < n; i++)
@@ -191,11 +181,8 @@ int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn
 {
     dlx__error_clear();
     int r = DLX_NAME_NULL(0, "dlx_list_links", {"client", c}, {"fn", (void *)(uintptr_t)fn});
-    if (r < 0)
-        return r;
-    if (dlx__forked(c->generation))
-        return dlx__fail_forked(c->generation);
-    r = dlx__client_ensure(c);
+    if (r == 0)
+        r = dlx__client_ensure(c);
     return r < 0 ? r : dlx__call_list_links(c, publisher, c->timeout_ns, fn, userdata);
 }
 
@@ -216,8 +203,6 @@ int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *ret
     dlx__error_clear();
     if (!c || !ret)
         return DLX_NAME_NULL(0, "dlx_client_get_daemon_info", {"client", c}, {"ret", ret});
-    if (dlx__forked(c->generation))
-        return dlx__fail_forked(c->generation);
     int r = dlx__client_ensure(c);
     if (r == 0)
         r = dlx__call_ask(c, c->timeout_ns, &request, DLX__WIRE__PACKET__BODY_DAEMON_INFO_REPLY, 0,
@@ -281,14 +266,11 @@ static int copy_quotas(const struct dlx_client *c, const Dlx__Wire__QuotaList *l
 static int ask_for_quotas(struct dlx_client *c, Dlx__Wire__Packet *request, struct quota_page *ret)
 {
     const Dlx__Wire__Packet *reply;
-    int r = dlx__call_lock(c);
+    int r = dlx__call_ask_since(c, QUOTA_MINOR, "a list of quotas", request,
+                                DLX__WIRE__PACKET__BODY_QUOTA_LIST, &reply);
     if (r < 0)
         return r;
-    r = dlx__call_check_minor(c, QUOTA_MINOR, "a list of quotas");
-    if (r == 0)
-        r = dlx__call_round_trip(c, request, DLX__WIRE__PACKET__BODY_QUOTA_LIST, 0, &reply);
-    if (r == 0)
-        r = copy_quotas(c, reply->quota_list, ret);
+    r = copy_quotas(c, reply->quota_list, ret);
     dlx__lock_release(&c->lock);
     return r;
 }
@@ -303,8 +285,6 @@ int dlx_list_quotas(struct dlx_client *c, dlx_quota_info_fn fn, void *userdata)
     dlx__error_clear();
     if (!c || !fn)
         return DLX_NAME_NULL(0, "dlx_list_quotas", {"client", c}, {"fn", (void *)(uintptr_t)fn});
-    if (dlx__forked(c->generation))
-        return dlx__fail_forked(c->generation);
     int r = dlx__client_ensure(c);
     if (r < 0)
         return r;

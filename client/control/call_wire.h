@@ -30,6 +30,12 @@ int dlx__call_ask(struct dlx_client *c, int64_t timeout_ns, Dlx__Wire__Packet *r
                   Dlx__Wire__Packet__BodyCase expected, size_t n_fds,
                   const Dlx__Wire__Packet **ret);
 
+/* The same, within c->timeout_ns and without fds, of a daemon that must know `what`: see
+ * dlx__call_check_minor(). */
+int dlx__call_ask_since(struct dlx_client *c, uint32_t since, const char *what,
+                        Dlx__Wire__Packet *request, Dlx__Wire__Packet__BodyCase expected,
+                        const Dlx__Wire__Packet **ret);
+
 /* c->lock, within c->timeout_ns. Returns 0; DLX_E_TIMEOUT, DLX_E_INTERRUPTED. */
 int dlx__call_lock(struct dlx_client *c);
 int dlx__call_lock_within(struct dlx_client *c, int64_t timeout_ns);

@@ -259,6 +259,8 @@ int dlx__client_goodbye(struct dlx_client *c, char text[static DLX_ERROR_TEXT_SI
 
 int dlx__client_ensure(struct dlx_client *c)
 {
+    if (dlx__forked(c->generation))
+        return dlx__fail_forked(c->generation);
     int r = dlx__client_reconnect(c, atomic_load_explicit(&c->epoch, memory_order_acquire),
                                   DLX_HURRY_AT_ONCE);
     if (r == DLX_E_INTERRUPTED)

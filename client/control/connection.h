@@ -58,7 +58,7 @@ int dlx__client_goodbye(struct dlx_client *c, char ret_text[static DLX_ERROR_TEX
 void dlx__client_tell_former(struct dlx_client *c);
 
 /* For calls that need a daemon and no object of an earlier one: if the connection is lost, try to
- * make a new one. Returns 0, also without a daemon; DLX_E_INTERRUPTED. */
+ * make a new one. Returns 0, also without a daemon; DLX_E_INTERRUPTED, DLX_E_FORKED. */
 int dlx__client_ensure(struct dlx_client *c);
 
 #endif
