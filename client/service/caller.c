@@ -421,6 +421,17 @@ static int find_free(struct dlx_caller *k, struct slot **ret)
     return 0;
 }
 
+/* One request lies so far back that no other may follow it. */
+static int fail_ahead(struct dlx_caller *k)
+{
+    char late[DLX_LATE_GROUP_SIZE];
+    dlx__publisher_describe_late(k->out, group_of(k), late);
+    return dlx__fail(DLX_E_FULL,
+                     "topic %s: %s; this caller may be %u requests ahead of it (max_in_flight %u): "
+                     "wait for it, end that worker, or make another caller",
+                     caller_topic(k), late, k->out->args.depth, k->max_in_flight);
+}
+
 /* Sends a request, and gives it a slot. */
 static int begin_call(struct dlx_caller *k, const struct dlx_item *items, uint32_t n_items,
                       const struct dlx_call_args *user_args, bool is_sync, struct slot **ret)
@@ -442,6 +453,8 @@ static int begin_call(struct dlx_caller *k, const struct dlx_item *items, uint32
         .deadline_ns = args.timeout_ns == 0 ? UINT64_MAX : dlx__deadline(args.timeout_ns)};
     memcpy(envelope.token, k->token, sizeof envelope.token);
     r = dlx__envelope_publish(k->out, &envelope, items, n_items, args.meta, args.publish);
+    if (r == DLX_E_FULL && dlx__writer_head(&k->out->core) >= passed_of(k) + k->out->args.depth)
+        return fail_ahead(k);
     if (r < 0)
         return r;
     k->free = slot->next;

@@ -114,8 +114,9 @@ PyDoc_STRVAR(
     "Raises dlx.CallError (the worker answered with an error, as for an exception in\n"
     "`with request:`, or let the request go without a reply); dlx.WorkerGone (the worker\n"
     "died, and the request is not idempotent); dlx.Timeout (the text says whether no\n"
-    "worker serves, none took the request, or which one has it); dlx.Full (max_in_flight\n"
-    "calls are in flight; nothing was sent); dlx.TooManyHeld (release replies); and what\n"
+    "worker serves, none took the request, or which one has it); dlx.Full (nothing was\n"
+    "sent: max_in_flight calls are in flight, or one of them was sent 8 times as many\n"
+    "requests ago, at least 128); dlx.TooManyHeld (release replies); and what\n"
     "publish() raises.");
 static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {

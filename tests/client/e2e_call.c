@@ -601,6 +601,33 @@ TEST(a_call_that_takes_long_does_not_stop_others)
     expect_reply(k, old, 1001);
 }
 
+/* 128 behind it is the least. */
+TEST(a_request_that_takes_too_long_is_named_to_a_caller_that_is_far_ahead_of_it)
+{
+    enum { AHEAD = 128 };
+    auto_client *c = dlx_test_stream_connect(), *c2 = dlx_test_stream_connect();
+    auto_caller *k = caller_of(c, CALLER(.max_in_flight = 2));
+    auto_service *slow = serve(c2, NULL);
+    uint64_t oldest = ask(k, 0, NULL);
+    auto_request *request = next(slow);
+    auto_service *s = serve(c2, NULL);
+    for (int i = 1; i < AHEAD; i++) {
+        uint64_t call = ask(k, i, NULL);
+        answer_next(s);
+        expect_reply(k, call, i + 1);
+    }
+    const struct dlx_item item = {.tensor = question(k, N, 1)};
+    uint64_t call = 0;
+    fails(dlx_call_begin(k, &item, 1, NULL, &call), DLX_E_FULL,
+          "message 1, published 0.0 s ago: e2e_call (pid");
+    contains(dlx_errmsg(), "this caller may be 128 requests ahead of it (max_in_flight 2)");
+    answer(request);
+    expect_reply(k, oldest, 1);
+    ok(dlx_call_begin(k, &item, 1, NULL, &call));
+    answer_next(s);
+    expect_reply(k, call, 2);
+}
+
 TEST(a_descriptor_tells_of_results_and_of_time)
 {
     auto_client *c = dlx_test_stream_connect();
