@@ -68,7 +68,7 @@ uint64_t dlx__writer_group_passed(const struct dlx_writer *w, struct dlx_writer_
 {
     uint64_t passed = group->passed;
     for (uint32_t i = 0; i < group->n_links; i++)
-        /* acquire: whoever did the last message is done with its payload, or holds it */
+        /* acquire: the worker that did the last message is done with its payload, or holds it */
         passed =
             DLX_MAX(passed, dlx_load64_acquire(dlx__writer_word(&group->links[i]->page->done)));
     return group->passed = DLX_MIN(passed, w->head);
@@ -202,7 +202,7 @@ void dlx__writer_groups_moved(struct dlx_writer *w)
     for (uint32_t i = 0; i < w->n_groups; i++) {
         struct dlx_writer_group *group = w->groups[i];
         uint64_t passed = dlx__writer_group_passed(w, group);
-        /* Also if all is done by now: nobody else knows that. */
+        /* Also if all is done by now: only the publisher knows that. */
         group->is_closed = group->is_declared && w->block->moved_at > 0;
         if (group->is_declared && passed < w->block->base) /* there was no memory for all */
             w->env->undone(w->userdata, w->block->base - passed);

@@ -273,9 +273,9 @@ struct dlx_shm_link {
  * worker that slept meanwhile fails.
  */
 struct dlx_shm_claims {
-    /* The first message of the group. 0: nobody knows yet. */
+    /* The first message of the group. 0: it is not known yet. */
     _Alignas(64) dlx_atomic_u64 start;
-    dlx_atomic_u64 returned; /* how many messages were given back, whoever did so */
+    dlx_atomic_u64 returned; /* how many messages were given back, by any worker */
     /* For reports only. */
     dlx_atomic_u64 redelivered; /* claims with an attempt above 1 */
     dlx_atomic_u64 dead;        /* messages that were given back too often */

@@ -66,7 +66,7 @@ struct dlx_writer_env {
     /* The daemon has ended. Has a subscriber of a later daemon mapped the newest control block?
      * Called only after dlx__writer_heed_locks(). */
     bool (*has_unknown_readers)(void *userdata);
-    /* Nobody will do `n` messages: the last worker of a group that was not declared has gone, or
+    /* `n` messages will not be done: the last worker of a group that was not declared has gone, or
      * there was no memory to carry them to another control block. */
     void (*undone)(void *userdata, uint64_t n);
     /* The writer has no use for this control block any more. */

@@ -21,8 +21,8 @@
 
 /*
  * The way to a caller: a publisher on its inbox, which has room for all replies that the caller can
- * wait for, so that none is dropped and nobody waits. It is there from the first request that is
- * taken of the caller until nobody subscribes to the inbox and no request is left.
+ * wait for, so that no reply is dropped and no worker waits. It is there from the first request of
+ * the caller that is taken until the caller has left its inbox and none of its requests is left.
  */
 struct channel {
     uint64_t from; /* id of the publisher of the requests: each has one inbox */
@@ -411,7 +411,7 @@ int dlx_request_alloc(struct dlx_request *request, const struct dlx_tensor_spec 
 
 /* ---- dlx_service_take() -------------------------------------------------------------------- */
 
-/* It is not handed out: nobody gets it again. */
+/* It is not handed out, here or by another worker. */
 static void drop(struct dlx_message *m, uint64_t *count)
 {
     ++*count;

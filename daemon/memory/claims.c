@@ -28,7 +28,7 @@ static struct dlx_shm_cell cell_at(uint64_t slot)
     return dlx_shm_cell_unpack(word_of(&copied.claims.cells[slot]));
 }
 
-/* The first message of the group; 0: nobody knows yet. */
+/* The first message of the group; 0: it is not known yet. */
 static uint64_t start_of(const struct dlxd_claims_terms *terms)
 {
     uint64_t start = terms->borrow_fd < 0 ? terms->first : word_of(&copied.claims.start);
@@ -48,7 +48,7 @@ static void add_cell(struct dlxd_claims_report *ret, const struct dlxd_claims_te
     uint64_t slot = n % terms->n_entries, lap = n / terms->n_entries + 1;
     uint64_t n_messages = (n - start) / terms->n_entries + 1, undone = 0;
     struct dlx_shm_cell cell = cell_at(slot);
-    if (cell.lap < lap) { /* nobody has claimed the newest one */
+    if (cell.lap < lap) { /* no worker has claimed the newest one */
         uint64_t n_unclaimed = DLX_MIN(lap - cell.lap, n_messages);
         bool is_there = n >= control->oldest;
         ret->waiting += is_there;

@@ -9,7 +9,7 @@
  *
  * The cells say all: message n had the cell n % n_entries, and the cell's lap tells which of the
  * messages with that cell was claimed last. Those that came later wait, or were dropped before
- * anybody claimed them.
+ * a worker claimed them.
  */
 
 #include "daemon/memory/report.h"

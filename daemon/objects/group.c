@@ -443,12 +443,12 @@ static int fail_owners(const struct dlxd_group *group)
 {
     return dlx__fail(DLX_E_LIMIT,
                      "group %s of %s has no number for another worker: it has %u of them, and "
-                     "former ones that live, or whose messages nobody has looked at, keep the "
+                     "former ones that live, or whose messages no worker has looked at, keep the "
                      "others (limit %u)",
                      group->name, group->publisher->topic_name, group->n_links, DLX_SHM_OWNERS_MAX);
 }
 
-/* A number is used again when no cell has it and nobody has its lock: its former worker may live,
+/* A number is used again when no cell and no lock has it: its former worker may live,
  * or others may not know of its death yet. Numbers go round, so that is rare. */
 static int take_owner(struct dlxd_link *link)
 {
@@ -504,7 +504,7 @@ void dlxd_group_close_claims(struct dlxd_link *link)
 
 /* ---- the bell ------------------------------------------------------------------------------ */
 
-/* All workers wait for the timer by edge-triggered epoll, and nobody reads it: each expiry wakes
+/* All workers wait for the timer by edge-triggered epoll, and none reads it: each expiry wakes
  * all of them, and none can keep it from the others. */
 static void ring_all(const struct dlxd_group *group)
 {

@@ -44,7 +44,7 @@ bool dlxd_group_is_kept(struct dlxd_publisher *publisher, const char *name);
 /* Of a publisher that has left: what they have not done is not kept any more. Workers that are
  * there go on with it. */
 void dlxd_groups_forget(struct dlxd_publisher *publisher);
-/* Frees those without links: the publisher is GONE, and nobody joins them any more. */
+/* Frees those without links: the publisher is GONE, and no worker joins them any more. */
 void dlxd_groups_publisher_gone(struct dlxd_publisher *publisher);
 /* Frees all. No link may be left. */
 void dlxd_groups_deinit(struct dlxd_publisher *publisher);

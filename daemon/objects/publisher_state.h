@@ -59,7 +59,7 @@ void dlxd_publisher_vanish(struct dlxd_publisher *publisher);
  * again, is its successor.
  *
  * In the same way, unless it is latched, what its declared groups have not done outlives it, for
- * their workers alone. It ends when all is done, when somebody drops it, or when its time is over;
+ * their workers alone. It ends when all is done, when it is dropped, or when its time is over;
  * another publisher does not replace it, except the same one that is announced again and brings it
  * along. Both may be left by one publisher: config.retain and config.n_groups are 0 for what is not
  * there any more.

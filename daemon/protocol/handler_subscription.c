@@ -13,7 +13,7 @@
 /* The minor version since which clients know groups of workers. */
 #define GROUPS_SINCE 8U
 
-/* Replies are for their caller, who subscribes before anybody else knows the name. */
+/* Replies are for their caller, who subscribes before any other client knows the name. */
 static int check_inbox(const struct dlxd_client *client, const char *inbox)
 {
     struct dlxd_topic *topic = dlxd_registry_find(&client->broker->registry, inbox);

@@ -83,7 +83,7 @@ DLX_API int dlx_caller_new(struct dlx_client *c, const char *topic,
 DLX_API struct dlx_caller *dlx_caller_unref(struct dlx_caller *k);
 
 /**
- * Waits until somebody serves: a worker is attached.
+ * Waits until a worker of the service is attached.
  *
  * Returns as dlx_publisher_wait().
  */

@@ -31,8 +31,8 @@ extern "C" {
 #endif
 
 /**
- * Says that the message is done: nobody gets it again. The message and its tensors stay valid until
- * they are released. Work of a GPU that was only queued is not done yet: see
+ * Says that the message is done: no worker gets it again. The message and its tensors stay valid
+ * until they are released. Work of a GPU that was only queued is not done yet: see
  * dlx_message_done_at_release(). Any thread.
  *
  * Returns 0, also if it was said before; DLX_E_NOT_FOUND (it is not this worker's any more: it was

@@ -27,7 +27,7 @@ struct dlx_publisher_stats {
     uint64_t cut; /**< links cut: they held more than their limit, or dlpackd disconnected them */
     uint64_t gpu_waits;       /**< waits of dlx_publish() and dlx_alloc() for a GPU */
     uint64_t gpu_arena_bytes; /**< GPU memory for dlx_alloc(), now */
-    /** Messages that nobody will do: they were not done when the last worker of their group left,
+    /** Messages that will not be done: they were not done when the last worker of their group left,
      *  which was not declared (`groups` of struct dlx_publisher_args), or there was no memory to
      *  carry them to a restarted daemon. */
     uint64_t undone;

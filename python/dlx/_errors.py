@@ -81,7 +81,7 @@ class PublisherGone(Error):
 
 @_public("FULL")
 class Full(Error):
-    """A reliable subscriber, or a group, is `depth` messages behind and publish() does not wait; the
+    """A reliable subscriber or a group is `depth` messages behind and publish() does not wait; the
     text names it. Or max_in_flight calls of a caller are in flight, or one of them is too old.
     """
 

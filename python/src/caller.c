@@ -233,7 +233,7 @@ PyDoc_STRVAR(wait_doc,
              "wait($self, /, timeout=None)\n"
              "--\n"
              "\n"
-             "Waits until somebody serves, for `timeout` seconds; None: without a limit.\n"
+             "Waits until a worker serves, for `timeout` seconds; None: without a limit.\n"
              "Raises dlx.Timeout.");
 static PyObject *wait_for(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                           PyObject *kwnames)

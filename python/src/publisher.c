@@ -153,7 +153,7 @@ PyDoc_STRVAR(stats_doc,
              "- n_arenas, arena_bytes, gpu_arena_bytes: shared memory for tensors now, and\n"
              "  memory of GPUs\n"
              "- cut: links that were cut because they exceeded max_held or max_held_bytes\n"
-             "- undone: messages that nobody will do, since the last worker of a group that was\n"
+             "- undone: messages that will not be done, since the last worker of a group that was\n"
              "  not declared has left\n"
              "- gpu_waits: publishes that waited for work on a GPU\n"
              "- deleted_again: deleters called for tensors that had been published (by C code)\n"

@@ -91,8 +91,8 @@ PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const char *topic, 
 
 /* ---- taking -------------------------------------------------------------------------------- */
 
-/* A take that a signal's handler ended: what it took, and errors that libdlx tells once, are for the
- * next one. */
+/* Of a take that a signal's handler ended: what it took, and errors that libdlx tells once, are for
+ * the next one. */
 static void keep(struct dlxpy_subscription *self, int r, struct dlxpy_taken *taken)
 {
     if (r == 0 && !self->handle.closed) {
