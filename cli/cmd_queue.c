@@ -81,16 +81,21 @@ static int64_t age_of(uint64_t published_ns)
     return (int64_t)((uint64_t)wait_now() - published_ns);
 }
 
+/* 0: the publisher has dropped the message, and its time. */
+static json_t *age_json(uint64_t published_ns)
+{
+    return published_ns == 0 ? json_null() : json_integer(age_of(published_ns));
+}
+
 static json_t *group_json(const struct queue_group *g)
 {
     json_t *claims = json_array();
     for (size_t i = 0; i < g->n_claims; i++)
-        claims = output_json_append(
-            claims, output_json_put(describe_claim(&g->claims[i]), "age_ns",
-                                    json_integer(age_of(g->claims[i].published_ns))));
-    json_t *age = g->info.oldest == 0 ? json_null() : json_integer(age_of(g->info.oldest_ns));
-    return output_json_put(output_json_put(describe_group(&g->info), "age_ns", age), "claims",
-                           claims);
+        claims =
+            output_json_append(claims, output_json_put(describe_claim(&g->claims[i]), "age_ns",
+                                                       age_json(g->claims[i].published_ns)));
+    json_t *group = output_json_put(describe_group(&g->info), "age_ns", age_json(g->info.oldest_ns));
+    return output_json_put(group, "claims", claims);
 }
 
 static int print_claims(const struct queue_group *g)
@@ -107,9 +112,8 @@ static int print_claims(const struct queue_group *g)
         return DLX_E_NO_MEMORY;
     for (size_t i = 0; i < g->n_claims; i++) {
         const struct dlx_claim_info *claim = &g->claims[i];
-        bool gone = claim->link == 0;
+        bool gone = claim->link == 0, dropped = claim->published_ns == 0;
         output_printable(claim->client_name, name, sizeof name);
-        human_ns(age_of(claim->published_ns), age);
         table_cell(table, "%s", gone ? "-" : describe_pid(claim->pid, pid));
         table_cell(table, "%s", gone ? "-" : name);
         if (gone)
@@ -121,8 +125,12 @@ static int print_claims(const struct queue_group *g)
             table_cell(table, "%u of %u", claim->attempt, g->info.max_attempts);
         else
             table_cell(table, "%u", claim->attempt);
-        table_cell(table, "%s", age);
-        table_cell(table, "%s", gone ? "worker GONE: the next one takes it" : "");
+        human_ns(age_of(claim->published_ns), age);
+        table_cell(table, "%s", dropped ? "-" : age);
+        table_cell(table, "%s",
+                   dropped ? "dropped by its publisher"
+                   : gone  ? "worker GONE: the next one takes it"
+                           : "");
     }
     int code = table_print(table, stdout, 2, output_width(stdout));
     table_free(table);
@@ -136,10 +144,11 @@ static int print_group(const struct queue_group *g)
     printf("%s: group %s of publisher %" PRIu64 "%s\n", i->topic, i->name, i->publisher,
            i->gone ? ", which has gone" : "");
     printf("  to do        %" PRIu64 " waiting, %" PRIu64 " in flight", i->waiting, i->in_flight);
-    if (i->oldest > 0) {
+    if (i->oldest_ns > 0) {
         human_ns(age_of(i->oldest_ns), age);
         printf("; the oldest, message %" PRIu64 ", is %s old", i->oldest, age);
-    }
+    } else if (i->oldest > 0)
+        printf("; the oldest, message %" PRIu64 ", was dropped by its publisher", i->oldest);
     printf("\n  done         %" PRIu64 ", %" PRIu64 " delivered again, %" PRIu64 " dead letter%s",
            i->done, i->redelivered, i->dead, i->dead == 1 ? "" : "s");
     if (i->lost > 0)

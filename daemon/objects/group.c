@@ -467,7 +467,7 @@ static int take_owner(struct dlxd_link *link)
         }
         r = dlx__region_reopen_owned(group->page_fd, owner, &link->claims_fd);
         if (r == 0) {
-            link->owner = owner;
+            link->owner = link->drain->owner = owner;
             group->n_passed = 0;
             return 0;
         }

@@ -481,6 +481,7 @@ struct dlxd_drain {
     uint32_t mode; /* of the subscription, for lists */
     bool reliable;
     uint32_t group;   /* its number; 0: none */
+    uint32_t owner;   /* the worker's number in its claims page; 0: none */
     uint32_t n_links; /* for as many links it counts in its subscriber's client */
 
     struct dlxd_publisher *publisher; /* draining */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/error.h"
+#include "common/memory.h"
 #include "daemon/memory/claims.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/connection.h"
+#include "daemon/objects/drain.h"
 #include "daemon/objects/group.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/registry.h"
@@ -183,22 +185,33 @@ static const struct dlxd_group *handler_group_find(const struct dlxd_client *cli
     return NULL;
 }
 
-/* Says which worker has each claim, as far as it has not left. */
+/* Says who has the claims of one worker. */
+static void name_worker(const struct dlxd_claim *claims, Dlx__Wire__ClaimEntry *entries, uint32_t n,
+                        const struct dlxd_drain *worker, const struct dlxd_holder *holder)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (claims[i].owner != worker->owner)
+            continue;
+        entries[i].link = worker->link;
+        entries[i].client_name = (char *)(uintptr_t)dlxd_holder_name(holder);
+        entries[i].pid = (uint32_t)holder->pid;
+        entries[i].uid = worker->links_charge.user->uid;
+    }
+}
+
+/* Says which worker has each claim, as far as it lives: its subscription may be closed. */
 static void name_workers(const struct dlxd_group *group, const struct dlxd_claim *claims,
                          Dlx__Wire__ClaimEntry *entries, uint32_t n)
 {
     dlx_for_each (it, &group->publisher->links) {
         const struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
-        bool is_worker = link->group == group && link->owner > 0;
-        for (uint32_t i = 0; is_worker && i < n; i++) {
-            if (claims[i].owner != link->owner)
-                continue;
-            const struct dlxd_client *worker = link->subscription->client;
-            entries[i].link = dlxd_link_id(link);
-            entries[i].client_name = (char *)(uintptr_t)worker->name;
-            entries[i].pid = (uint32_t)worker->pid;
-            entries[i].uid = worker->principal->uid;
-        }
+        if (link->group == group)
+            name_worker(claims, entries, n, link->drain, link->subscription->client->holder);
+    }
+    dlx_for_each (it, &group->publisher->drains.list) {
+        const struct dlxd_drain *drain = dlxd_drain_of_publisher(it);
+        if (drain->group == group->number && dlx__region_is_owned(group->page_fd, drain->owner))
+            name_worker(claims, entries, n, drain, drain->holder);
     }
 }
 

@@ -103,7 +103,7 @@ struct dlx_group_info {
     uint64_t dead;        /**< dead letters */
     uint64_t lost;        /**< messages that the publisher dropped before a worker had them */
     uint64_t oldest;      /**< number of the oldest message that is not done; 0: there is none */
-    uint64_t oldest_ns;   /**< when it was published, CLOCK_MONOTONIC */
+    uint64_t oldest_ns;   /**< when it was published, CLOCK_MONOTONIC; 0: it was dropped since */
 };
 
 /** One message that a worker has. */
@@ -111,7 +111,7 @@ struct dlx_claim_info {
     size_t size;
     char client_name[64];  /**< of the worker */
     uint64_t seq;          /**< number of the message */
-    uint64_t published_ns; /**< when it was published, CLOCK_MONOTONIC */
+    uint64_t published_ns; /**< when it was published, as `oldest_ns` */
     uint64_t link;    /**< id of the worker's link; 0: it is gone, and another one will take it */
     uint32_t pid;     /**< of the worker, as in struct dlx_publisher_info */
     uint32_t uid;     /**< likewise */

@@ -334,6 +334,25 @@ TEST(hz_names_the_subscriber_that_blocks_the_publisher)
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
 }
 
+/* Its publisher has dropped it, and the time with it. */
+TEST(queue_does_not_invent_the_age_of_a_message_that_was_dropped)
+{
+    auto_publisher *p = new_publisher("work", DLX_ON_FULL_DROP);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "work", SUBSCRIBE(.group = "g"));
+    publish(p, 1);
+    auto_message *m = dlx_test_stream_next(s);
+    publish(p, 300);
+    auto_cli queue = dlxctl(0, "queue", "work");
+    has(queue.out, "1 in flight; the oldest, message 1, was dropped by its publisher\n");
+    has(queue.out, "1 of 5    -  dropped by its publisher\n");
+    auto_cli shown = dlxctl(0, "queue", "work", "--json");
+    json_auto_t *array = dlx_test_cli_json(&shown);
+    const json_t *group = json_array_get(array, 0);
+    const json_t *claim = json_array_get(json_object_get(group, "claims"), 0);
+    ck_assert(json_is_null(json_object_get(group, "age_ns")));
+    ck_assert(json_is_null(json_object_get(claim, "age_ns")));
+}
+
 /* Each look at the newest message is a subscriber, which the publisher hears of when it makes a
  * call. Any number may look, but not all of them may keep what they got. */
 TEST(a_message_that_cannot_be_looked_at_is_not_none)

@@ -626,3 +626,29 @@ TEST(a_list_says_which_worker_a_publisher_waits_for)
     ck_assert_uint_eq(infos[0].n_held, 1);
     dlx_store32_relaxed(&p->core.block->control->blocked, 0);
 }
+
+static int note_claim(const struct dlx_claim_info *info, void *userdata)
+{
+    *(struct dlx_claim_info *)userdata = *info;
+    return 0;
+}
+
+/* The next worker takes the message only when that worker lets go of it, or dies. */
+TEST(a_list_names_a_worker_that_has_a_message_and_has_closed_its_subscription)
+{
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
+    struct dlx_subscription *s = dlx_queue_worker(c);
+    struct dlx_claim_info claim = {.seq = 0};
+    uint64_t id = 0;
+    publish_all(p, 1, 1);
+    auto_message *m = dlx_queue_next(s);
+    dlx_subscription_unref(s);
+    ok(dlx_list_publishers(c, TOPIC, note_publisher, &id));
+    ok(dlx_list_claims(c, id, 1, note_claim, &claim));
+    ck_assert_uint_eq(claim.seq, 1);
+    ck_assert_uint_ne(claim.link, 0);
+    ck_assert_uint_eq(claim.pid, (uint32_t)getpid());
+    ck_assert_uint_eq(claim.uid, getuid());
+    ck_assert_str_eq(claim.client_name, "e2e_queue");
+}
