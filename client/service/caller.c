@@ -207,11 +207,13 @@ static void fail_by_worker(struct dlx_caller *k, struct slot *slot,
         slot->state = SLOT_GONE; /* the one that died may have answered */
         slot_say(slot);
     } else if (envelope->code != DLX_E_WORKER_GONE) {
+        char error[24] = "an error";
+        if (slot->worker_code != 0)
+            (void)snprintf(error, sizeof error, "error %" PRId32, slot->worker_code);
         slot->worker_pid = m->link->pid;
         free(slot->text);
-        if (asprintf(&slot->text, "topic %s: worker (pid %u) answered with error %" PRId32 ": %.*s",
-                     caller_topic(k), slot->worker_pid, envelope->worker_code, shown,
-                     text ? text : "") < 0)
+        if (asprintf(&slot->text, "topic %s: worker (pid %u) answered with %s: %.*s",
+                     caller_topic(k), slot->worker_pid, error, shown, text ? text : "") < 0)
             slot->text = NULL;
         slot_end(k, slot, DLX_E_CALL_FAILED);
     }

@@ -158,15 +158,13 @@ static int check_named(const struct dlxd_publisher *publisher, const struct dlxd
                      dlxd_principal_text(workers->uid, workers->socket, theirs));
 }
 
-/* "a lease of 1.500 s", "no lease". Returns `text`. */
+/* "a lease of 1.5 s", or "no lease". */
 #define LEASE_TEXT_SIZE 48
 static const char *lease_text(uint64_t ns, char text[LEASE_TEXT_SIZE])
 {
     if (ns == 0)
-        (void)snprintf(text, LEASE_TEXT_SIZE, "no lease");
-    else
-        (void)snprintf(text, LEASE_TEXT_SIZE, "a lease of %" PRIu64 ".%09" PRIu64 " s",
-                       ns / 1000000000, ns % 1000000000);
+        return "no lease";
+    (void)snprintf(text, LEASE_TEXT_SIZE, "a lease of %.15g s", (double)ns / 1e9);
     return text;
 }
 

@@ -352,6 +352,11 @@ TEST(errors_of_workers_reach_the_caller)
     ck_assert_int_eq(dlx_caller_worker_code(k), 7);
     call = ask(k, 1, NULL);
     request = next(s);
+    ok(dlx_reply_error(request, 0, "none of ours"));
+    dlx_request_unref(request);
+    expect_failure(k, call, DLX_E_CALL_FAILED, "answered with an error: none of ours");
+    call = ask(k, 1, NULL);
+    request = next(s);
     memset(longest, 'x', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';
     ok(dlx_reply_error(request, INT32_MIN, longest));
@@ -360,8 +365,8 @@ TEST(errors_of_workers_reach_the_caller)
     ck_assert_int_eq(result.worker_code, INT32_MIN);
     longest[DLX_CALL_TEXT_MAX] = '\0';
     ck_assert_str_eq(strchr(result.text, 'x'), longest);
-    ck_assert_uint_eq(caller_stats(k).failed, 2);
-    ck_assert_uint_eq(service_stats(s).errors, 2);
+    ck_assert_uint_eq(caller_stats(k).failed, 3);
+    ck_assert_uint_eq(service_stats(s).errors, 3);
 }
 
 TEST(a_request_that_is_let_go_fails_its_call)

@@ -91,12 +91,12 @@ TEST(workers_of_a_group_have_the_same_lease_and_attempts)
     dlx_worker_join(&first, dlx_served_client, WORKER_AS("g", 5, .lease_ns = LEASE));
     const char *text =
         dlx_test_call_error(dlx_served_client, BODY(SUBSCRIBE), WORKER("g"), DLX_E_QOS);
-    contains(text, "the workers of group g of t have a lease of 1.500000000 s and at most 5 "
+    contains(text, "the workers of group g of t have a lease of 1.5 s and at most 5 "
                    "attempts");
     contains(text, "asks for no lease and at most 5");
     text = dlx_test_call_error(dlx_served_client, BODY(SUBSCRIBE),
                                WORKER_AS("g", 6, .lease_ns = LEASE), DLX_E_QOS);
-    contains(text, "asks for a lease of 1.500000000 s and at most 6");
+    contains(text, "asks for a lease of 1.5 s and at most 6");
     /* Another group is another matter, and so is this one when it has ended. */
     auto_worker other, next;
     dlx_worker_join(&other, dlx_served_client, WORKER("h"));
