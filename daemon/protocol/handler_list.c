@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/error.h"
+#include "daemon/memory/claims.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/connection.h"
 #include "daemon/objects/drain.h"
 #include "daemon/objects/former.h"
+#include "daemon/objects/group.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/registry.h"
 #include "daemon/protocol/handler.h"
@@ -274,23 +276,40 @@ struct link_page {
     size_t n;
     uint32_t weight;
     uint32_t n_looks;
+    const struct dlxd_group *group; /* that was looked at last */
+    uint64_t waiting;               /* messages of it */
 };
+
+/* What waits for any worker of the group: each of them can take it. */
+static uint64_t group_waiting(struct link_page *page, const struct dlxd_group *group)
+{
+    struct dlxd_claims_report report;
+    if (page->group != group) {
+        (void)dlxd_group_report(group, &report);
+        page->weight += group->publisher->config.n_entries / 256;
+        page->group = group;
+        page->waiting = report.waiting;
+    }
+    return page->waiting;
+}
 
 /* How far the subscriber is behind, and whether its publisher waits for it, by the same words as
  * dlx__writer_make_room(). */
-static void fill_behind(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link,
-                        const struct dlxd_control_report *control,
+static void fill_behind(Dlx__Wire__LinkEntry *entry, struct link_page *page,
+                        const struct dlxd_link *link, const struct dlxd_control_report *control,
                         const struct dlxd_link_report *report)
 {
     const struct dlxd_publisher_config *publisher = &link->publisher->config;
     bool waits = control->waits && !dlxd_publisher_has_ended(link->publisher);
+    uint64_t window = DLX_MAX(publisher->depth, publisher->history);
+    if (link->group) { /* the publisher waits for the group, and this worker has something of it */
+        entry->behind = group_waiting(page, link->group);
+        entry->blocks = waits && report->n_held > 0 && report->undone >= window;
+        return;
+    }
     if (report->started || link->from_start)
         entry->behind = report->behind;
-    uint64_t window = DLX_MAX(publisher->depth, publisher->history);
-    if (link->group) /* the publisher waits for the group, and this worker has something of it */
-        entry->blocks = waits && report->n_held > 0 && report->undone >= window;
-    else
-        entry->blocks = waits && link->subscription->config.reliable && report->behind >= window;
+    entry->blocks = waits && link->subscription->config.reliable && report->behind >= window;
 }
 
 static void fill_report(Dlx__Wire__LinkEntry *entry, const struct dlxd_link_report *report)
@@ -301,8 +320,9 @@ static void fill_report(Dlx__Wire__LinkEntry *entry, const struct dlxd_link_repo
     entry->lost = report->lost;
 }
 
-static void fill_link(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link,
-                      const struct dlxd_control_report *control, uint32_t minor)
+static void fill_link(Dlx__Wire__LinkEntry *entry, struct link_page *page,
+                      const struct dlxd_link *link, const struct dlxd_control_report *control,
+                      uint32_t minor)
 {
     const struct dlxd_subscription *subscription = link->subscription;
     const struct dlxd_publisher_config *publisher = &link->publisher->config;
@@ -328,7 +348,7 @@ static void fill_link(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link,
     entry->joining = link->state != DLXD_LINK_OPEN;
     fill_report(entry, &report);
     if (minor >= BEHIND_SINCE)
-        fill_behind(entry, link, control, &report);
+        fill_behind(entry, page, link, control, &report);
 }
 
 /* A link that has ended, and whose subscriber holds messages. */
@@ -394,7 +414,7 @@ static void add_link(struct link_page *page, const struct dlxd_link *link,
     if (link->state != DLXD_LINK_OPEN && minor < JOINING_SINCE)
         return;
     page->weight += dlxd_drain_weight(link->subscription->config.max_held);
-    fill_link(next_entry(page), link, control, minor);
+    fill_link(next_entry(page), page, link, control, minor);
 }
 
 /* It may hold nothing any more, and the next scan is yet to end it. */
