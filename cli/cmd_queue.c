@@ -91,10 +91,10 @@ static json_t *group_json(const struct queue_group *g)
 {
     json_t *claims = json_array();
     for (size_t i = 0; i < g->n_claims; i++)
-        claims =
-            output_json_append(claims, output_json_put(describe_claim(&g->claims[i]), "age_ns",
-                                                       age_json(g->claims[i].published_ns)));
-    json_t *group = output_json_put(describe_group(&g->info), "age_ns", age_json(g->info.oldest_ns));
+        claims = output_json_append(claims, output_json_put(describe_claim(&g->claims[i]), "age_ns",
+                                                            age_json(g->claims[i].published_ns)));
+    json_t *group =
+        output_json_put(describe_group(&g->info), "age_ns", age_json(g->info.oldest_ns));
     return output_json_put(group, "claims", claims);
 }
 

@@ -69,7 +69,7 @@ void dlx__publisher_describe_late(struct dlx_publisher *p, struct dlx_writer_gro
         dlx__publisher_name_link(p, holder, name);
         (void)snprintf(who, sizeof who, "%s has it", name);
     } else {
-        (void)snprintf(who, sizeof who, "none of its %u workers has it", n_workers);
+        (void)snprintf(who, sizeof who, "none of its workers (%u) has it", n_workers);
     }
     (void)snprintf(ret, DLX_LATE_GROUP_SIZE,
                    "group %s has not done message %" PRIu64 ", published %.1f s ago: %s",

@@ -285,7 +285,8 @@ static void say_late(struct dlx_caller *k, struct slot *slot, uint64_t now)
         dlx__publisher_name_link(k->out, holder, who);
         (void)snprintf(why, sizeof why, "worker %s has the request", who);
     } else if (n_workers > 0)
-        (void)snprintf(why, sizeof why, "none of its %u workers has taken the request", n_workers);
+        (void)snprintf(why, sizeof why, "none of its workers (%u) has taken the request",
+                       n_workers);
     else
         (void)snprintf(why, sizeof why, "no worker serves it");
     dlx__fail(DLX_E_TIMEOUT, "topic %s: no reply after %.3f s: %s", caller_topic(k),
@@ -417,7 +418,7 @@ static int find_free(struct dlx_caller *k, struct slot **ret)
     if (k->free == NONE)
         return dlx__fail(DLX_E_FULL,
                          "topic %s: %u calls are in flight, the limit of this caller "
-                         "(max_in_flight): take results first",
+                         "(max_in_flight): take results first, or raise it",
                          caller_topic(k), k->max_in_flight);
     *ret = &k->slots[k->free];
     return 0;

@@ -14,8 +14,8 @@ class CallerMethods:
 
     def call_async(self, tensors, **arguments):
         """Does as call(), for asyncio: a coroutine that waits on the caller's descriptor in the
-        running loop, without a thread. Any number of tasks may wait at once, and replies come in
-        any order. A task that is cancelled cancels its call. The tensors must not change before
+        running loop, without a thread. Up to max_in_flight tasks may wait at once, and replies come
+        in any order. A task that is cancelled cancels its call. The tensors must not change before
         the coroutine has run for the first time."""
         from . import _aio
 

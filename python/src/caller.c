@@ -330,8 +330,8 @@ static PyGetSetDef getset[] = {
 };
 
 PyDoc_STRVAR(doc, "Sends requests to the workers of a service, and gets their replies. Made by\n"
-                  "Connection.caller(). One thread at a time may use it; with call_async(), any\n"
-                  "number of tasks of one event loop.");
+                  "Connection.caller(). One thread at a time may use it; with call_async(), up\n"
+                  "to max_in_flight tasks of one event loop.");
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)doc},
     {Py_tp_dealloc, (void *)dlxpy_handle_dealloc},

@@ -160,7 +160,7 @@ def test_each_64_publishers_of_a_user_take_what_concepts_says(c):
     "name, says",
     [
         ("share.py", "60 tasks done by 3 workers, one of which was killed"),
-        ("ask.py", r"0 -> \[0, 0, 0, 0\]\n1 -> .*\n2 -> \[4, 4, 4, 4\]\n.*ValueError: a scale of 0"),
+        ("ask.py", r"0 -> \[0, 0, 0, 0\]\n1 -> .*\n2 -> .*\n.*ValueError: a scale of 0"),
         ("weights.py", r"in any process: \{'version': 2\}"),
         ("fork.py", "20 batches from 2 workers"),
         ("notebook.py", r"after 16: .*16.*\n\[16, 17, 18, 19\]"),

@@ -420,7 +420,7 @@ TEST(a_timeout_says_who_has_the_request)
     auto_service *s = serve(c, NULL);
     ok(dlx_caller_wait(k, PATIENCE));
     expect_failure(k, ask(k, 1, soon), DLX_E_TIMEOUT,
-                   "none of its 1 workers has taken the request");
+                   "none of its workers (1) has taken the request");
     uint64_t call = ask(k, 1, CALL(.timeout_ns = SECOND / 5));
     auto_request *request = next(s);
     (void)snprintf(words, sizeof words, "(pid %d) has the request", (int)getpid());
