@@ -50,13 +50,13 @@ static int alloc(void *k, const struct dlx_tensor_spec *specs, uint32_t n,
     return dlxpy_alloc_each(alloc_one, k, specs, n, ret);
 }
 
-static int get_place(PyObject *self, struct dlxpy_place *ret)
+static void *of_libdlx(PyObject *self)
 {
-    *ret = (struct dlxpy_place){cast(self), caller_of(self), alloc};
-    return 0;
+    return caller_of(self);
 }
 
-DLXPY_ALLOC_FUNCTIONS(get_place)
+static const struct dlxpy_place place = {cast, of_libdlx, alloc};
+DLXPY_ALLOC_FUNCTIONS(&place)
 
 /* ---- calls --------------------------------------------------------------------------------- */
 

@@ -37,13 +37,13 @@ static int alloc(void *publisher, const struct dlx_tensor_spec *specs, uint32_t 
     return n == 1 ? dlx_alloc(publisher, specs, ret) : dlx_alloc_set(publisher, specs, n, ret);
 }
 
-static int get_place(PyObject *self, struct dlxpy_place *ret)
+static void *of_libdlx(PyObject *self)
 {
-    *ret = (struct dlxpy_place){cast(self), cast(self)->handle.of.any, alloc};
-    return 0;
+    return cast(self)->handle.of.any;
 }
 
-DLXPY_ALLOC_FUNCTIONS(get_place)
+static const struct dlxpy_place place = {cast, of_libdlx, alloc};
+DLXPY_ALLOC_FUNCTIONS(&place)
 
 /* ---- methods ------------------------------------------------------------------------------- */
 

@@ -17,20 +17,18 @@ PyObject *dlxpy_publish_many(PyObject *self, PyObject *const *args, Py_ssize_t n
                              PyObject *kwnames);
 extern const char dlxpy_publish_doc[], dlxpy_publish_many_doc[];
 
-/* publisher_alloc.c: methods of those that send. `get` tells what allocates: 0, or -1 with an
- * exception. */
+/* publisher_alloc.c: methods of those that send. */
 struct dlxpy_place {
-    struct dlxpy_publisher *p; /* is entered meanwhile */
-    void *of;                  /* of libdlx */
+    struct dlxpy_publisher *(*sender)(PyObject *self); /* is entered meanwhile */
+    void *(*of)(PyObject *self); /* of libdlx, once it is entered; NULL with an exception */
     int (*alloc)(void *of, const struct dlx_tensor_spec *specs, uint32_t n,
                  DLManagedTensorVersioned **ret);
 };
-typedef int dlxpy_get_place(PyObject *self, struct dlxpy_place *ret);
-PyObject *dlxpy_alloc_empty(dlxpy_get_place *get, PyObject *self, PyObject *const *args,
+PyObject *dlxpy_alloc_empty(const struct dlxpy_place *place, PyObject *self, PyObject *const *args,
                             Py_ssize_t n_args, PyObject *kwnames);
-PyObject *dlxpy_alloc_zeros(dlxpy_get_place *get, PyObject *self, PyObject *const *args,
+PyObject *dlxpy_alloc_zeros(const struct dlxpy_place *place, PyObject *self, PyObject *const *args,
                             Py_ssize_t n_args, PyObject *kwnames);
-PyObject *dlxpy_alloc_like(dlxpy_get_place *get, PyObject *self, PyObject *const *args,
+PyObject *dlxpy_alloc_like(const struct dlxpy_place *place, PyObject *self, PyObject *const *args,
                            Py_ssize_t n_args, PyObject *kwnames);
 extern const char dlxpy_empty_doc[], dlxpy_zeros_doc[], dlxpy_like_doc[];
 
@@ -40,17 +38,17 @@ int dlxpy_alloc_each(int (*one)(void *of, const struct dlx_tensor_spec *spec,
                      void *of, const struct dlx_tensor_spec *specs, uint32_t n,
                      DLManagedTensorVersioned **ret);
 
-/* Define empty(), zeros() and empty_like() of a type by its `get`, for DLXPY_ALLOC_METHODS. */
-#define DLXPY_ALLOC_METHOD(name, get)                                                              \
+/* Define empty(), zeros() and empty_like() of a type by its place, for DLXPY_ALLOC_METHODS. */
+#define DLXPY_ALLOC_METHOD(name, place)                                                            \
     static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t n_args,                \
                           PyObject *kwnames)                                                       \
     {                                                                                              \
-        return dlxpy_##name(get, self, args, n_args, kwnames);                                     \
+        return dlxpy_##name(place, self, args, n_args, kwnames);                                   \
     }
-#define DLXPY_ALLOC_FUNCTIONS(get)                                                                 \
-    DLXPY_ALLOC_METHOD(alloc_empty, get)                                                           \
-    DLXPY_ALLOC_METHOD(alloc_zeros, get)                                                           \
-    DLXPY_ALLOC_METHOD(alloc_like, get)
+#define DLXPY_ALLOC_FUNCTIONS(place)                                                               \
+    DLXPY_ALLOC_METHOD(alloc_empty, place)                                                         \
+    DLXPY_ALLOC_METHOD(alloc_zeros, place)                                                         \
+    DLXPY_ALLOC_METHOD(alloc_like, place)
 #define DLXPY_ALLOC_ENTRY(name, function, doc)                                                     \
     {                                                                                              \
         name, (PyCFunction)(void (*)(void))(function), METH_FASTCALL | METH_KEYWORDS, doc          \

@@ -111,15 +111,20 @@ int dlxpy_alloc_each(int (*one)(void *of, const struct dlx_tensor_spec *spec,
 }
 
 /* Returns 0, or -1 with an exception. */
-static int alloc(const struct dlxpy_place *place, const struct dlx_tensor_spec *specs, uint32_t n,
-                 DLManagedTensorVersioned **ret)
+static int alloc(const struct dlxpy_place *place, PyObject *self,
+                 const struct dlx_tensor_spec *specs, uint32_t n, DLManagedTensorVersioned **ret)
 {
-    struct dlxpy_handle *handle = &place->p->handle;
+    struct dlxpy_handle *handle = &place->sender(self)->handle;
     struct dlxpy_wait wait;
     if (dlxpy_handle_enter(handle) < 0)
         return -1;
+    void *of = place->of(self);
+    if (!of) {
+        dlxpy_handle_leave(handle);
+        return -1;
+    }
     dlxpy_wait_begin(&wait, handle, true);
-    int r = place->alloc(place->of, specs, n, ret);
+    int r = place->alloc(of, specs, n, ret);
     bool failed = dlxpy_wait_end(&wait, r) < 0;
     dlxpy_handle_leave(handle);
     for (uint32_t i = 0; r == 0 && failed && i < n; i++)
@@ -127,24 +132,23 @@ static int alloc(const struct dlxpy_place *place, const struct dlx_tensor_spec *
     return failed ? -1 : 0;
 }
 
-static DLManagedTensorVersioned *alloc_one(const struct dlxpy_place *place, const struct spec *spec,
-                                           DLDevice device)
+static DLManagedTensorVersioned *alloc_one(const struct dlxpy_place *place, PyObject *self,
+                                           const struct spec *spec, DLDevice device)
 {
     DLManagedTensorVersioned *managed;
     struct dlx_tensor_spec s = public_spec(spec, device);
-    return alloc(place, &s, 1, &managed) == 0 ? managed : NULL;
+    return alloc(place, self, &s, 1, &managed) == 0 ? managed : NULL;
 }
 
-static PyObject *alloc_parsed(dlxpy_get_place *get, PyObject *self,
+static PyObject *alloc_parsed(const struct dlxpy_place *place, PyObject *self,
                               const struct dlxpy_params *params, PyObject *const *args,
                               Py_ssize_t n_args, PyObject *kwnames, bool clear)
 {
     struct spec spec = {.dtype = {kDLFloat, 32, 1}};
     DLDevice device = {kDLCPU, 0};
     PyObject *value[3];
-    struct dlxpy_place place;
-    if (get(self, &place) < 0 || dlxpy_parse(params, args, n_args, kwnames, value) < 0 ||
-        parse_shape(value[0], &spec) < 0 || (value[1] && dlxpy_dtype(value[1], &spec.dtype) < 0) ||
+    if (dlxpy_parse(params, args, n_args, kwnames, value) < 0 || parse_shape(value[0], &spec) < 0 ||
+        (value[1] && dlxpy_dtype(value[1], &spec.dtype) < 0) ||
         dlxpy_device(value[2], "device", &device) < 0)
         return NULL;
     if (clear && device.device_type != kDLCPU)
@@ -152,7 +156,7 @@ static PyObject *alloc_parsed(dlxpy_get_place *get, PyObject *self,
                                 "device %s:%d: zeros() writes memory of the CPU only: use "
                                 "torch.from_dlpack(pub.empty(shape, device=...)).zero_()",
                                 device.device_type == kDLROCM ? "rocm" : "cuda", device.device_id);
-    DLManagedTensorVersioned *managed = alloc_one(&place, &spec, device);
+    DLManagedTensorVersioned *managed = alloc_one(place, self, &spec, device);
     if (!managed)
         return NULL;
     size_t size = clear ? dlxpy_tensor_bytes(&managed->dl_tensor, false) : 0;
@@ -161,7 +165,7 @@ static PyObject *alloc_parsed(dlxpy_get_place *get, PyObject *self,
         memset(managed->dl_tensor.data, 0, size);
         Py_END_ALLOW_THREADS
     }
-    return wrap(place.p, managed);
+    return wrap(place->sender(self), managed);
 }
 
 static const char *const names[] = {"shape", "dtype", "device"};
@@ -185,11 +189,11 @@ const char dlxpy_empty_doc[] =
     "\n"
     "Raises ValueError (device), dlx.InvalidError, dlx.DeviceError (no such GPU),\n"
     "dlx.NoMemory, dlx.LimitError, dlx.DaemonError.";
-PyObject *dlxpy_alloc_empty(dlxpy_get_place *get, PyObject *self, PyObject *const *args,
+PyObject *dlxpy_alloc_empty(const struct dlxpy_place *place, PyObject *self, PyObject *const *args,
                             Py_ssize_t n_args, PyObject *kwnames)
 {
     static const struct dlxpy_params params = {"empty", names, 3, 2, 1};
-    return alloc_parsed(get, self, &params, args, n_args, kwnames, false);
+    return alloc_parsed(place, self, &params, args, n_args, kwnames, false);
 }
 
 const char dlxpy_zeros_doc[] =
@@ -198,16 +202,16 @@ const char dlxpy_zeros_doc[] =
     "\n"
     "Allocates a tensor as empty() does, with all bytes 0. On a GPU it raises\n"
     "dlx.DeviceError.";
-PyObject *dlxpy_alloc_zeros(dlxpy_get_place *get, PyObject *self, PyObject *const *args,
+PyObject *dlxpy_alloc_zeros(const struct dlxpy_place *place, PyObject *self, PyObject *const *args,
                             Py_ssize_t n_args, PyObject *kwnames)
 {
     static const struct dlxpy_params params = {"zeros", names, 3, 2, 1};
-    return alloc_parsed(get, self, &params, args, n_args, kwnames, true);
+    return alloc_parsed(place, self, &params, args, n_args, kwnames, true);
 }
 
 /* ---- sets ---------------------------------------------------------------------------------- */
 
-static DLManagedTensorVersioned **alloc_set(const struct dlxpy_place *place,
+static DLManagedTensorVersioned **alloc_set(const struct dlxpy_place *place, PyObject *self,
                                             const struct spec *specs, uint32_t n, DLDevice device)
 {
     struct dlx_tensor_spec *s = calloc(n, sizeof *s);
@@ -218,7 +222,7 @@ static DLManagedTensorVersioned **alloc_set(const struct dlxpy_place *place,
     for (uint32_t i = 0; r == 0 && i < n; i++)
         s[i] = public_spec(&specs[i], device);
     if (r == 0)
-        r = alloc(place, s, n, ret);
+        r = alloc(place, self, s, n, ret);
     free(s);
     if (r == 0)
         return ret;
@@ -241,7 +245,8 @@ static PyObject *dict_of(const struct dlxpy_publisher *p, PyObject *items,
     return ret;
 }
 
-static PyObject *like_mapping(const struct dlxpy_place *place, PyObject *mapping, DLDevice device)
+static PyObject *like_mapping(const struct dlxpy_place *place, PyObject *self, PyObject *mapping,
+                              DLDevice device)
 {
     PyObject *items = PyMapping_Items(mapping), *ret = NULL;
     Py_ssize_t n = items ? PyList_Size(items) : 0;
@@ -260,9 +265,10 @@ static PyObject *like_mapping(const struct dlxpy_place *place, PyObject *mapping
         good = dlxpy_pair(PyList_GetItem(items, i), &key, &value) == 0 &&
                look_at(value, &specs[i]) == 0;
     }
-    DLManagedTensorVersioned **tensors = good ? alloc_set(place, specs, (uint32_t)n, device) : NULL;
+    DLManagedTensorVersioned **tensors =
+        good ? alloc_set(place, self, specs, (uint32_t)n, device) : NULL;
     if (tensors)
-        ret = dict_of(place->p, items, tensors, (uint32_t)n);
+        ret = dict_of(place->sender(self), items, tensors, (uint32_t)n);
     free(tensors);
     free(specs);
     Py_DECREF(items);
@@ -276,22 +282,21 @@ const char dlxpy_like_doc[] =
     "Allocates a tensor as empty() does, with the shape and data type of any tensor (of\n"
     "NumPy, PyTorch, ...), on any device. Of a dict of tensors, it makes a dict of new\n"
     "ones with the same keys, all on `device`, in one piece of memory.";
-PyObject *dlxpy_alloc_like(dlxpy_get_place *get, PyObject *self, PyObject *const *args,
+PyObject *dlxpy_alloc_like(const struct dlxpy_place *place, PyObject *self, PyObject *const *args,
                            Py_ssize_t n_args, PyObject *kwnames)
 {
     static const char *const like_names[] = {"tensor", "device"};
     static const struct dlxpy_params params = {"empty_like", like_names, 2, 1, 1};
-    struct dlxpy_place place;
     struct spec spec;
     DLDevice device = {kDLCPU, 0};
     PyObject *value[2];
-    if (get(self, &place) < 0 || dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
+    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
         dlxpy_device(value[1], "device", &device) < 0)
         return NULL;
     if (PyDict_Check(value[0]))
-        return like_mapping(&place, value[0], device);
+        return like_mapping(place, self, value[0], device);
     if (look_at(value[0], &spec) < 0)
         return NULL;
-    DLManagedTensorVersioned *managed = alloc_one(&place, &spec, device);
-    return managed ? wrap(place.p, managed) : NULL;
+    DLManagedTensorVersioned *managed = alloc_one(place, self, &spec, device);
+    return managed ? wrap(place->sender(self), managed) : NULL;
 }

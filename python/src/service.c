@@ -178,6 +178,7 @@ static PyObject *take_request(struct service *s, int64_t timeout_ns,
 {
     if (dlxpy_handle_enter(&s->sender.handle) < 0)
         return NULL;
+    release_let_go(s); /* while another thread was in empty() */
     struct taken *taken = take_taken(s, timeout_ns);
     PyObject *ret = taken ? make_request(s, taken, stream) : NULL;
     leave(s);
@@ -311,11 +312,16 @@ static struct dlx_request *request_of(PyObject *self)
     return NULL;
 }
 
+/* NULL with an exception, and not entered. Another thread may release the request before. */
 static struct dlx_request *enter(PyObject *self)
 {
+    struct service *s = request_cast(self)->service;
+    if (dlxpy_handle_enter(&s->sender.handle) < 0)
+        return NULL;
     struct dlx_request *request = request_of(self);
-    return request && dlxpy_handle_enter(&request_cast(self)->service->sender.handle) == 0 ? request
-                                                                                           : NULL;
+    if (!request)
+        leave(s);
+    return request;
 }
 
 static void request_release(struct request *request)
@@ -349,13 +355,18 @@ static int alloc(void *request, const struct dlx_tensor_spec *specs, uint32_t n,
     return dlxpy_alloc_each(alloc_one, request, specs, n, ret);
 }
 
-static int get_place(PyObject *self, struct dlxpy_place *ret)
+static struct dlxpy_publisher *sender_of(PyObject *self)
 {
-    *ret = (struct dlxpy_place){&request_cast(self)->service->sender, request_of(self), alloc};
-    return ret->of ? 0 : -1;
+    return &request_cast(self)->service->sender;
 }
 
-DLXPY_ALLOC_FUNCTIONS(get_place)
+static void *of_libdlx(PyObject *self)
+{
+    return request_of(self);
+}
+
+static const struct dlxpy_place place = {sender_of, of_libdlx, alloc};
+DLXPY_ALLOC_FUNCTIONS(&place)
 
 PyDoc_STRVAR(reply_doc,
              "reply($self, /, tensors, *, meta=None, strict=False, share=False, stream=None, "

@@ -416,6 +416,19 @@ def test_a_request_may_be_let_go_while_another_thread_takes(c):
         assert "let the request go" in str(results.popitem()[1])
 
 
+def test_a_request_that_the_arguments_of_its_call_release_is_closed(c):
+    class Releases:
+        def __index__(self):
+            request.release()
+            return 4
+
+    with pair(c) as (k, service):
+        started(k, b"a")
+        request = service.take()
+        with pytest.raises(dlx.Closed, match="released"):
+            request.empty(Releases())
+
+
 def test_handles_of_a_forked_child_are_refused(c):
     with pair(c) as (k, service):
         started(k, b"x")
