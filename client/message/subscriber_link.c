@@ -72,34 +72,34 @@ static void free_arena(const struct dlx_subscriber_link *link,
 
 int dlx__subscriber_link_note(struct dlx_subscriber_link *link, uint64_t epoch)
 {
-    if (link->mapped_page || !link->of || !link->of->client->mapped)
+    if (link->mapped[DLX_LINK_PAGE] || !link->of || !link->of->client->mapped)
         return 0;
     int r = link->source ? 0
                          : dlx__mapped_source_new(&link->source, link->of->client->mapped, epoch,
                                                   link->publisher, link->topic, false);
     return r < 0 ? r
                  : dlx__mapped_add(link->source, DLX_SHM_FORMER_LINK + link->id, link->page,
-                                   dlx_shm_link_size(link->max_held), &link->mapped_page);
+                                   dlx_shm_link_size(link->max_held), &link->mapped[DLX_LINK_PAGE]);
 }
 
 static void close_claims(struct dlx_subscriber_link *link)
 {
     link->claims = dlx__worker_link_free(link->claims);
-    dlx__mapped_remove(link->mapped_claims);
-    link->mapped_claims = NULL;
+    dlx__mapped_remove(link->mapped[DLX_LINK_CLAIMS]);
+    link->mapped[DLX_LINK_CLAIMS] = NULL;
 }
 
 static void unmap_control(struct dlx_subscriber_link *link)
 {
     const struct dlx_reader *core = &link->core;
     dlx__region_unmap(dlx__reader_control(core), dlx_shm_control_size(dlx__reader_n_entries(core)));
-    dlx__mapped_remove(link->mapped_control);
+    dlx__mapped_remove(link->mapped[DLX_LINK_CONTROL]);
 }
 
 static void forget_control(struct dlx_subscriber_link *link)
 {
     unmap_control(link);
-    link->mapped_control = NULL;
+    link->mapped[DLX_LINK_CONTROL] = NULL;
     link->core = (struct dlx_reader){0};
 }
 
@@ -120,7 +120,7 @@ void dlx__subscriber_link_free(struct dlx_subscriber_link *link)
     close_claims(link);
     unmap_control(link);
     dlx__region_unmap(link->page, dlx_shm_link_size(link->max_held));
-    dlx__mapped_remove(link->mapped_page);
+    dlx__mapped_remove(link->mapped[DLX_LINK_PAGE]);
     dlx__mapped_source_unref(link->source);
     free(link);
 }
@@ -187,7 +187,7 @@ static int open_claims(struct dlx_subscriber_link *link, struct dlx_notification
         return r;
     dlx__claims_set_declared(&link->claims->core, opened->declared_group);
     r = dlx__mapped_add(link->source, number, link->claims->page, opened->claims_size,
-                        &link->mapped_claims);
+                        &link->mapped[DLX_LINK_CLAIMS]);
     if (r < 0)
         close_claims(link);
     return r;
@@ -209,7 +209,7 @@ int dlx__subscriber_link_open(struct dlx_subscriber_link *link, struct dlx_notif
     int r = dlx__region_attach(link->memory, dlx__steal_fd(&fd), opened->size, &control);
     if (r < 0)
         return r;
-    r = dlx__mapped_add(link->source, 0, control, opened->size, &link->mapped_control);
+    r = dlx__mapped_add(link->source, 0, control, opened->size, &link->mapped[DLX_LINK_CONTROL]);
     if (r < 0) {
         dlx__region_unmap(control, opened->size);
         return r;

@@ -97,6 +97,9 @@ enum dlx_subscriber_link_wants {
     DLX_WANTS_LAST_LOOK,
 };
 
+/* Regions that it maps, beside arenas. */
+enum { DLX_LINK_PAGE, DLX_LINK_CONTROL, DLX_LINK_CLAIMS, DLX_LINK_N_REGIONS };
+
 /* Messages taken at once from a link, at most. */
 #define DLX_SUBSCRIBER_LINK_BATCH 32U
 
@@ -170,7 +173,7 @@ struct dlx_subscriber_link {
     struct dlx_worker_link *claims; /* NULL: it is of no worker */
     const struct dlx_memory *memory;
     struct dlx_mapped_source *source; /* what it maps is noted there; NULL: nothing is */
-    struct dlx_mapped_region *mapped_page, *mapped_control, *mapped_claims;
+    struct dlx_mapped_region *mapped[DLX_LINK_N_REGIONS];
     struct dlx_gpu_link *_Atomic gpu;       /* what it has of GPUs; NULL: nothing yet */
     const struct dlx_subscription_view *of; /* for as long as the subscription is there */
 };
