@@ -27,7 +27,7 @@ int main(void)
         const DLTensor *t = dlx_message_tensor_peek(m, 0);
         printf("worker %d does message %" PRIu64 ", attempt %u: %d dimensions\n", (int)getpid(),
                dlx_message_seq(m), dlx_message_attempt(m), (int)t->ndim);
-        r = dlx_message_done(m); /* nobody gets it again */
+        r = dlx_message_done(m); /* no worker gets it again */
         dlx_message_unref(m);    /* what is not done is given back */
         if (r)
             goto end;
