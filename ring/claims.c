@@ -145,8 +145,8 @@ static void advance_all(struct dlx_claims *c)
 /* ---- start --------------------------------------------------------------------------------- */
 
 int dlx__claims_init(struct dlx_claims *c, struct dlx_reader *reader, struct dlx_shm_claims *page,
-                     uint32_t owner, uint64_t lease_ns, const struct dlx_claims_env *env,
-                     void *userdata)
+                     uint32_t owner, uint64_t lease_ns, uint32_t max_attempts,
+                     const struct dlx_claims_env *env, void *userdata)
 {
     *c = (struct dlx_claims){
         .page = page,
@@ -155,6 +155,7 @@ int dlx__claims_init(struct dlx_claims *c, struct dlx_reader *reader, struct dlx
         .userdata = userdata,
         .shift = (uint32_t)__builtin_ctz(reader->mask + 1),
         .owner = owner,
+        .max_attempts = max_attempts,
         .lease_ns = lease_ns,
         .has_returned = true,
     };
@@ -288,7 +289,7 @@ static int claim(struct dlx_claims *c, uint64_t n, uint64_t word, struct dlx_tak
         __builtin_prefetch(&r->control->entries[(n + DLX_READER_AHEAD) & r->mask]);
         if (dlx_likely(gen_at(c, n) == n)) {
             ret->claim = mine;
-            if (dlx__claim_attempt(mine) > 1)
+            if (dlx__claim_attempt(mine) > 1 && dlx__claim_attempt(mine) <= c->max_attempts)
                 count(&c->page->redelivered);
             return 1;
         }

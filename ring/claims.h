@@ -31,6 +31,7 @@ struct dlx_claims {
     void *userdata;
     uint32_t shift; /* 1 << shift: entries */
     uint32_t owner;
+    uint32_t max_attempts;  /* a claim that was attempted more often is of a dead letter */
     uint64_t returned_seen; /* of the page */
     bool has_returned;      /* messages up to the cursor may have been given back */
     /* The publisher is gone, and set no END. The thread that uses the reader stores it. */
@@ -60,8 +61,8 @@ struct dlx_claims_seen {
 /* `reader` was initialised with `rings` and without latest and reliable, and all of its messages
  * are taken here. Returns 0; DLX_E_NO_MEMORY (a lease needs a table). */
 int dlx__claims_init(struct dlx_claims *c, struct dlx_reader *reader, struct dlx_shm_claims *page,
-                     uint32_t owner, uint64_t lease_ns, const struct dlx_claims_env *env,
-                     void *userdata);
+                     uint32_t owner, uint64_t lease_ns, uint32_t max_attempts,
+                     const struct dlx_claims_env *env, void *userdata);
 /* Called before dlx__claims_start(): the publisher has declared the group, with this number. */
 void dlx__claims_set_declared(struct dlx_claims *c, uint32_t group);
 /* Is the publisher gone? Then it will neither mark its end nor say what was carried. */

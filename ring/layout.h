@@ -277,7 +277,7 @@ struct dlx_shm_claims {
     _Alignas(64) dlx_atomic_u64 start;
     dlx_atomic_u64 returned; /* how many messages were given back, by any worker */
     /* For reports only. */
-    dlx_atomic_u64 redelivered; /* claims with an attempt above 1 */
+    dlx_atomic_u64 redelivered; /* claims with an attempt above 1, but for dead letters */
     dlx_atomic_u64 dead;        /* messages that were given back too often */
     dlx_atomic_u64 lost;        /* messages that the publisher dropped before they were claimed */
     /* Messages up to here may have been done by an earlier group of the same name. */

@@ -15,7 +15,7 @@
 
 /* ---- the worker ---------------------------------------------------------------------------- */
 
-static int check_worker(const struct dlx_subscribe_args *args, const char *topic)
+static int check_worker(const struct dlx_subscribe_args *args)
 {
     int r = dlx__group_check(args->group);
     if (r == 0 && args->dead_letters)
@@ -24,27 +24,23 @@ static int check_worker(const struct dlx_subscribe_args *args, const char *topic
         return r;
     if (args->mode != DLX_MODE_ALL)
         return dlx__fail(DLX_E_INVALID,
-                         "subscription to %s: mode LATEST passes messages over, so it cannot be in "
-                         "a group (%s)",
-                         topic, args->group);
+                         "mode LATEST passes messages over, so it cannot be in a group (%s)",
+                         args->group);
     if (args->history != 0 && args->history != DLX_HISTORY_NONE)
         return dlx__fail(DLX_E_INVALID,
-                         "subscription to %s: group %s begins with its first worker, so there is "
-                         "no history (%u)",
-                         topic, args->group, args->history);
+                         "group %s begins with its first worker, so there is no history (%u)",
+                         args->group, args->history);
     if (args->lease_ns < 0)
-        return dlx__fail(DLX_E_INVALID, "subscription to %s: lease_ns %" PRId64, topic,
-                         args->lease_ns);
+        return dlx__fail(DLX_E_INVALID, "lease_ns %" PRId64, args->lease_ns);
     if (args->max_attempts > DLX_SHM_ATTEMPTS_MAX)
-        return dlx__fail(DLX_E_INVALID, "subscription to %s: max_attempts %u must be at most %u",
-                         topic, args->max_attempts, DLX_SHM_ATTEMPTS_MAX);
+        return dlx__fail(DLX_E_INVALID, "max_attempts %u must be at most %u", args->max_attempts,
+                         DLX_SHM_ATTEMPTS_MAX);
     return 0;
 }
 
-int dlx__worker_new(const struct dlx_subscribe_args *args, const char *topic,
-                    struct dlx_worker **ret)
+int dlx__worker_new(const struct dlx_subscribe_args *args, struct dlx_worker **ret)
 {
-    int r = check_worker(args, topic);
+    int r = check_worker(args);
     if (r < 0)
         return r;
     struct dlx_worker *worker = calloc(1, sizeof *worker);
@@ -150,7 +146,7 @@ int dlx__worker_link_new(struct dlx_worker *worker, struct dlx_reader *reader, u
     int r = dlx__region_share(dlx__steal_fd(&fd), page_size, (void **)&claims->page);
     if (r == 0)
         r = dlx__claims_init(&claims->core, reader, claims->page, owner, worker->lease_ns,
-                             &claims_env, claims);
+                             worker->max_attempts, &claims_env, claims);
     if (r < 0) {
         dlx__worker_link_free(claims);
         return r;

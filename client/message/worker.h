@@ -58,8 +58,7 @@ struct dlx_worker_link {
 };
 
 /* Returns 0; DLX_E_INVALID (a name that is none, numbers that cannot be), DLX_E_NO_MEMORY. */
-int dlx__worker_new(const struct dlx_subscribe_args *args, const char *topic,
-                    struct dlx_worker **ret);
+int dlx__worker_new(const struct dlx_subscribe_args *args, struct dlx_worker **ret);
 /* NULL is fine. */
 struct dlx_worker *dlx__worker_unref(struct dlx_worker *worker);
 

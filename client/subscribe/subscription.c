@@ -816,9 +816,9 @@ static int begin_for_gpu(struct dlx_subscription *s)
 }
 
 /* What is kept of messages that are done takes hold words, too. */
-static int begin_as_worker(struct dlx_subscription *s, const char *topic)
+static int begin_as_worker(struct dlx_subscription *s)
 {
-    int r = dlx__worker_new(&s->args, topic, &s->worker);
+    int r = dlx__worker_new(&s->args, &s->worker);
     if (r < 0)
         return r;
     s->args.max_held = DLX_MIN(s->args.max_held + DEFAULT_HELD, DLX_SHM_HELD_MAX);
@@ -874,7 +874,7 @@ int dlx__subscribe(struct dlx_client *c, const char *topic,
     s->args = args;
     s->sock = s->nudge = s->timer = s->epoll = -1;
     if (args.group)
-        r = begin_as_worker(s, topic);
+        r = begin_as_worker(s);
     s->of = (struct dlx_subscription_view){c, &s->args, &s->gpu, s->worker};
     if (args.n_publishers == 0 && dlx__is_pattern(topic))
         s->args.n_publishers = DLX_PUBLISHERS_ANY;

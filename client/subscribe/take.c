@@ -827,8 +827,6 @@ int dlx_drop_retained(struct dlx_client *c, const char *topic)
     dlx__error_clear();
     if (!c)
         return dlx__fail(DLX_E_INVALID, "dlx_drop_retained: client is NULL");
-    if (dlx__forked(c->generation))
-        return dlx__fail_forked(c->generation);
     int r = dlx__client_ensure(c);
     if (r == 0)
         r = dlx__topic_check(topic);

@@ -226,6 +226,12 @@ TEST(the_last_release_says_that_it_is_done_if_that_was_asked_for)
     ok(dlx_publisher_drain(p, 0));
 }
 
+static int copy_group_info(const struct dlx_group_info *info, void *userdata)
+{
+    memcpy(userdata, info, sizeof *info);
+    return 0;
+}
+
 TEST(a_message_that_is_given_back_too_often_becomes_a_dead_letter)
 {
     auto_client *c = dlx_test_stream_connect();
@@ -247,6 +253,10 @@ TEST(a_message_that_is_given_back_too_often_becomes_a_dead_letter)
     ck_assert_str_eq(event.topic, TOPIC);
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).dead, 1);
     dlx_test_stream_expect(dead, N, 1);
+    struct dlx_group_info info;
+    ok(dlx_list_groups(c, TOPIC, copy_group_info, &info));
+    ck_assert_uint_eq(info.redelivered, 2); /* finding a dead letter is no delivery */
+    ck_assert_uint_eq(info.dead, 1);
 }
 
 TEST(a_lease_ends_and_the_former_worker_is_told)
@@ -530,6 +540,7 @@ TEST(arguments_that_cannot_be)
         args.size = sizeof args;
         int r = dlx_subscribe(c, TOPIC, &args, &s);
         ck_assert_msg(r < 0 && strstr(dlx_errmsg(), cases[i].words), "%d %s", r, dlx_errmsg());
+        ck_assert_msg(!strstr(dlx_errmsg() + 1, "subscription to"), "twice: %s", dlx_errmsg());
     }
     const char *const twice[] = {"a", "b", "a"}, *const none[] = {""};
     fails(dlx_publisher_new(c, TOPIC, PUBLISHER(.groups = none, .n_groups = 1), &p), DLX_E_INVALID,

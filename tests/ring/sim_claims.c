@@ -355,7 +355,7 @@ static void join(struct wlink *at, struct publisher *p)
                      false, true, &reader_env, at);
     sim_check(w,
               dlx__claims_init(&at->claims, &at->reader, at->queue->page, s->owner, w->lease_ns,
-                               &claims_env, at) == 0,
+                               w->max_attempts, &claims_env, at) == 0,
               "no memory");
     at->joined = true;
     at->looks = true; /* for what the dead had before this worker came */
@@ -589,7 +589,7 @@ static void receive(struct wlink *at, const struct dlx_taken *taken, uint32_t n)
                                     .processed = story->processed,
                                     .dead = story->dead};
         }
-        at->queue->n_redelivered += attempt > 1;
+        at->queue->n_redelivered += attempt > 1 && attempt <= w->max_attempts;
         *h = (struct claimed){.taken = taken[i], .at = at, .is_claimed = true, .is_held = true};
         check_held(h);
     }
