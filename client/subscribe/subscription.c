@@ -243,23 +243,22 @@ void dlx__subscription_refused(struct dlx_subscription *s, int code)
         cut(s, s->links[s->n_links - 1], code, why);
 }
 
-static int subscription_add_link(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+static int make_room_for_link(struct dlx_subscription *s)
 {
-    if (s->n_links == s->links_room) {
-        uint32_t room = s->links_room ? s->links_room * 2 : 2;
-        struct dlx_subscriber_link **links =
-            realloc(s->links, room * sizeof(struct dlx_subscriber_link *));
-        if (!links)
-            return dlx__fail(DLX_E_NO_MEMORY, "table of %u links", room);
-        s->links = links;
-        struct dlx_subscriber_link **active =
-            realloc(s->active, room * sizeof(struct dlx_subscriber_link *));
-        if (!active)
-            return dlx__fail(DLX_E_NO_MEMORY, "table of %u links", room);
-        s->active = active;
-        s->links_room = room;
-    }
-    s->links[s->n_links++] = link;
+    if (s->n_links < s->links_room)
+        return 0;
+    uint32_t room = s->links_room ? s->links_room * 2 : 2;
+    struct dlx_subscriber_link **links =
+        realloc(s->links, room * sizeof(struct dlx_subscriber_link *));
+    if (!links)
+        return dlx__fail(DLX_E_NO_MEMORY, "table of %u links", room);
+    s->links = links;
+    struct dlx_subscriber_link **active =
+        realloc(s->active, room * sizeof(struct dlx_subscriber_link *));
+    if (!active)
+        return dlx__fail(DLX_E_NO_MEMORY, "table of %u links", room);
+    s->active = active;
+    s->links_room = room;
     return 0;
 }
 
@@ -304,46 +303,51 @@ void dlx__subscription_tell(struct dlx_subscription *s, struct dlx_subscriber_li
 /* Each of these returns 0; or what is lacking (dlx__error_is_lack()): then nothing has changed, and
  * the notification is handled again later. */
 
+static int add_link(struct dlx_subscription *s, struct dlx_notification *offer, uint64_t origin,
+                    struct dlx_subscriber_link **ret)
+{
+    int r = make_room_for_link(s);
+    if (r == 0)
+        r = dlx__subscriber_link_new(ret, s->memory, s->generation, offer->link, offer->publisher,
+                                     offer->text, dlx__steal_fd(&offer->fds[0]), offer->size,
+                                     offer->max_held);
+    if (r < 0)
+        return r;
+    (*ret)->of = &s->of;
+    (*ret)->origin = origin;
+    (*ret)->daemon = offer->former ? DLX_LINK_SHOWN : DLX_LINK_OURS;
+    s->links[s->n_links++] = *ret;
+    s->n_spares += offer->publisher == 0;
+    s->notifications.n_offered += is_awaited(s, offer->link);
+    return 0;
+}
+
+/* The page of a link is sealed when it is made. So the link stays if something is lacking after
+ * that, and this is done when the notification is handled again. */
 static int on_offer(struct dlx_subscription *s, struct dlx_notification *notification)
 {
-    struct dlx_subscriber_link *link = NULL;
+    struct dlx_subscriber_link *link = find_link(s, notification->link);
     uint64_t origin = notification->resumes ? notification->resumes : notification->publisher;
-    if (notification->former && dlx__origin_is_joined(s, origin)) {
+    if (notification->former && !link && dlx__origin_is_joined(s, origin)) {
         s->notifications.n_offered += is_awaited(s, notification->link);
         (void)dlx__notification_link_close(s->sock, notification->link);
         return 0;
     }
-    int r = dlx__subscriber_link_new(&link, s->memory, s->generation, notification->link,
-                                     notification->publisher, notification->text,
-                                     dlx__steal_fd(&notification->fds[0]), notification->size,
-                                     notification->max_held);
-    if (r == 0) {
-        link->of = &s->of;
-        link->origin = origin;
-        link->daemon = notification->former ? DLX_LINK_SHOWN : DLX_LINK_OURS;
-        r = s->gpu ? dlx__gpu_receiver()->link_begin(link, s->gpu) : 0;
-    }
+    int r = link ? 0 : add_link(s, notification, origin, &link);
+    if (r == 0 && s->gpu && !link->gpu)
+        r = dlx__gpu_receiver()->link_begin(link, s->gpu);
     if (r == 0)
-        r = subscription_add_link(s, link);
-    if (r == 0) {
         r = dlx__notification_link_ready(s->sock, notification->link, s->reader);
-        if (r == DLX_E_FULL)
-            r = dlx__fail(DLX_E_NO_MEMORY, "the kernel has no room for an answer to dlpackd");
-        if (r < 0)
-            s->n_links--;
-        else
-            s->n_spares += notification->publisher == 0;
-    }
-    if (r == 0) {
-        s->notifications.n_offered += is_awaited(s, notification->link);
-        return 0;
-    }
-    dlx__subscriber_link_unref(link);
-    if (dlx__error_is_lack(r))
+    if (r == DLX_E_FULL)
+        r = dlx__fail(DLX_E_NO_MEMORY, "the kernel has no room for an answer to dlpackd");
+    if (r == 0 || dlx__error_is_lack(r))
         return r;
     if (r != DLX_E_DISCONNECTED) /* the daemon has ended: that is noticed elsewhere */
         dlx__subscription_fail(s, r);
-    (void)dlx__notification_link_close(s->sock, notification->link);
+    if (link)
+        dlx__subscription_detach(s, link);
+    else
+        (void)dlx__notification_link_close(s->sock, notification->link);
     return 0;
 }
 

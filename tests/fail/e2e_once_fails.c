@@ -92,6 +92,31 @@ TEST(a_message_that_there_is_no_memory_for_is_taken_later)
     take_and_check(x.s, 64, 2);
 }
 
+/* The table of links has to grow, for a link that a publisher waits for or for a spare one. */
+TEST(a_link_that_there_is_no_room_for_is_made_later)
+{
+    enum { N_PUBLISHERS = 9 };
+    struct dlx_publisher *p[N_PUBLISHERS];
+    struct dlx_message *m = NULL;
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, "calls/a", NULL);
+    size_t n_failed = 0;
+    for (int i = 0; i < N_PUBLISHERS; i++) {
+        p[i] = dlx_test_stream_publisher(c, "calls/a", NULL);
+        lack("realloc", 1000);
+        int r = dlx_take(s, 0, &m);
+        dlx_test_fail(NULL);
+        ck_assert_msg(r == DLX_E_EMPTY || r == DLX_E_NO_MEMORY, "%d %s", r, dlx_errmsg());
+        n_failed += lacking.call != NULL;
+        dlx_test_stream_publish(p[i], 64, i);
+        dlx_test_stream_expect(s, 64, i);
+        take_fails(s, 0, DLX_E_EMPTY, "no message is there");
+    }
+    ck_assert_uint_gt(n_failed, 0);
+    for (int i = 0; i < N_PUBLISHERS; i++)
+        dlx_publisher_unref(p[i]);
+}
+
 /* 0: ENOBUFS, 1: EINTR */
 LOOP_TEST(a_bell_that_fails_once_is_rung_again, 0, 2)
 {
