@@ -191,14 +191,25 @@ void dlx__subscription_reject(struct dlx_subscription *s, struct dlx_subscriber_
     leave_link(s, link, why);
 }
 
-static void cut(struct dlx_subscription *s, struct dlx_subscriber_link *link, int code,
-                const char *why)
+/* Of a publisher that has not left. */
+static void part_from(struct dlx_subscription *s, struct dlx_subscriber_link *link, const char *why)
 {
     note_cut(s, link, why);
     leave_link(s, link, why);
-    fail_with(s, code, why);
-    if (s->n_links == s->n_spares) /* the publisher has not left */
+    if (s->n_links == s->n_spares)
         s->untold.was_attached = false;
+}
+
+static void cut(struct dlx_subscription *s, struct dlx_subscriber_link *link, int code,
+                const char *why)
+{
+    part_from(s, link, why);
+    fail_with(s, code, why);
+}
+
+void dlx__subscription_leave_unread(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+{
+    part_from(s, link, "dlpackd ended before it had told of the memory of a message");
 }
 
 void dlx__subscription_cut(struct dlx_subscription *s, struct dlx_subscriber_link *link)

@@ -175,6 +175,9 @@ void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_subscriber_
 /* Leave a link that cannot go on, as the thread's message says: DLX_EVENT_LOST has that reason, and
  * what the publisher has published and the link has not passed counts as lost. */
 void dlx__subscription_reject(struct dlx_subscription *s, struct dlx_subscriber_link *link);
+/* Likewise of a worker that cannot read what it has claimed, since it will not hear of the memory:
+ * another worker can, or it can by a link of the next daemon. */
+void dlx__subscription_leave_unread(struct dlx_subscription *s, struct dlx_subscriber_link *link);
 
 /* Is there a link of a daemon that has ended, or that has disconnected us? */
 static inline bool dlx__subscription_has_foreign(const struct dlx_subscription *s)

@@ -158,6 +158,11 @@ read_news_for(struct dlx_subscription *s, struct dlx_subscriber_link *link, uint
         link->wants = wants;
         r = dlx__subscriber_link_take(link, n, ret);
     }
+    if (dlx_unlikely(s->worker) && r == DLX_E_NOT_FOUND && link->n_pending > 0 &&
+        dlx__subscription_is_cut_off(s, link)) { /* to claim it again is one attempt less */
+        dlx__subscription_leave_unread(s, link);
+        return DLX_E_EMPTY;
+    }
     /* An arena that was never announced, and will not be any more. What is behind its message may
      * be here, and a publisher that has gone is not asked again. */
     for (uint32_t k = 0; r == DLX_E_NOT_FOUND && link->n_pending > 0 &&

@@ -220,3 +220,45 @@ TEST(a_worker_that_comes_late_to_the_next_daemon_tells_what_others_may_have_done
     dlx_test_peer_hear(&peer);
     dlx_test_peer_join(&peer);
 }
+
+/* Takes and does what there is. */
+static void do_all(struct dlx_subscription *s, uint64_t *seen)
+{
+    struct dlx_message *m = NULL;
+    while (dlx_take(s, 0, &m) == 0) {
+        *seen |= UINT64_C(1) << dlx_message_seq(m);
+        ok(dlx_message_done(m));
+        dlx_message_unref(m);
+    }
+}
+
+/* The daemon has told the worker of as many links as it does before the worker makes a call, and
+ * ends then: the worker has not heard of the memory of the last message. */
+TEST(a_message_in_memory_that_the_worker_was_not_told_of_is_not_lost)
+{
+    enum { N_OTHERS = 20, LARGE = 100000 };
+    struct dlx_publisher *others[N_OTHERS];
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
+    auto_subscription *s = dlx_test_stream_subscribe(other, "test/*", SUBSCRIBE(.group = "g"));
+    uint64_t seen = 0;
+    dlx_test_stream_publish(p, N, 1);
+    do_all(s, &seen);
+    ck_assert_uint_eq(seen, 1 << 1);
+    for (int i = 0; i < N_OTHERS; i++)
+        others[i] = dlx_test_stream_publisher(c, "test/b", NULL);
+    dlx_test_stream_publish(p, LARGE, 2);
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    do_all(s, &seen);
+    ck_assert_uint_eq(seen, 1 << 1);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    dlx_restart_announce(p);
+    for (uint64_t until = dlx__deadline(PATIENCE); dlx_publisher_drain(p, SECOND / 100) < 0;) {
+        ck_assert_msg(dlx__now_ns() < until, "%s", dlx_errmsg());
+        do_all(s, &seen);
+    }
+    ck_assert_uint_eq(seen, 1 << 1 | 1 << 2);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).dead, 0);
+    for (int i = 0; i < N_OTHERS; i++)
+        dlx_publisher_unref(others[i]);
+}
