@@ -78,6 +78,7 @@ struct dlx_caller {
     struct dlx_subscription *inbox;
     uint8_t token[DLX_TOKEN_SIZE];
     uint64_t last_call;
+    uint32_t n_unheard; /* workers for which the daemon could not make a link to the inbox */
     struct slot *slots; /* [max_in_flight] */
     uint32_t max_in_flight;
     uint32_t n_async; /* WAITING or GONE, and not is_sync */
@@ -303,10 +304,11 @@ static bool is_lost(const struct dlx_caller *k, struct slot *slot, uint64_t pass
         slot->done_ns = now;
     if (now - slot->done_ns < REPLY_LATE_NS)
         return false;
+    const char *refusal = k->inbox->untold.refusal;
     dlx__fail(DLX_E_WORKER_GONE,
               "topic %s: the request was done, or given up since its workers died again and again, "
-              "and no reply came",
-              caller_topic(k));
+              "and no reply came%s%s",
+              caller_topic(k), *refusal ? ": " : "", refusal);
     slot_say(slot);
     return true;
 }
@@ -314,9 +316,11 @@ static bool is_lost(const struct dlx_caller *k, struct slot *slot, uint64_t pass
 static void hear_of_workers(struct dlx_caller *k, uint64_t now)
 {
     struct dlx_event event = {.size = sizeof event};
-    while (k->inbox->events.n > 0 && dlx__events_pop(&k->inbox->events, &event) == 0)
+    while (k->inbox->events.n > 0 && dlx__events_pop(&k->inbox->events, &event) == 0) {
         if (event.kind == DLX_EVENT_LEFT || event.kind == DLX_EVENT_LOST)
             k->dying_until_ns = now + DYING_NS;
+        k->n_unheard += event.kind == DLX_EVENT_UNSEEN;
+    }
     while (dlx_publisher_next_event(k->out, &event) == 0) /* the program does not ask for them */
         ;
     if (now < k->dying_until_ns || now >= k->next_tick_ns) {
@@ -453,6 +457,7 @@ static int begin_call(struct dlx_caller *k, const struct dlx_item *items, uint32
         .call = k->last_call + 1,
         .slot = (uint32_t)(slot - k->slots),
         .max_in_flight = k->max_in_flight,
+        .n_unheard = k->n_unheard,
         .deadline_ns = args.timeout_ns == 0 ? UINT64_MAX : dlx__deadline(args.timeout_ns)};
     memcpy(envelope.token, k->token, sizeof envelope.token);
     r = dlx__envelope_publish(k->out, &envelope, items, n_items, args.meta, args.publish);

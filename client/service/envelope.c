@@ -9,6 +9,7 @@ static_assert(sizeof(struct dlx_envelope) == DLX_ENVELOPE_SIZE, "the layout is f
 static_assert(offsetof(struct dlx_envelope, cancelled) == 7, "the layout is fixed");
 static_assert(offsetof(struct dlx_envelope, deadline_ns) == 24, "the layout is fixed");
 static_assert(offsetof(struct dlx_envelope, token) == 40, "the layout is fixed");
+static_assert(offsetof(struct dlx_envelope, n_unheard) == 56, "the layout is fixed");
 static_assert(DLX_ENVELOPE_SIZE + DLX_CALL_META_MAX == DLX_META_MAX, "what is left to programs");
 
 /* The metadata of most messages fits here. */

@@ -42,7 +42,9 @@ struct dlx_envelope {
     int32_t code;
     int32_t worker_code;           /* what dlx_reply_error() was given */
     uint8_t token[DLX_TOKEN_SIZE]; /* of a request: names the inbox */
-    uint8_t reserved[8];           /* 0 */
+    /* Of a request: how many workers could not be linked to the inbox so far. */
+    uint32_t n_unheard;
+    uint32_t reserved; /* 0 */
 };
 /* The name of the inbox with this token. */
 void dlx__inbox_name(const uint8_t token[static DLX_TOKEN_SIZE],

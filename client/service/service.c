@@ -18,6 +18,8 @@
 /* A caller that hung up is dead, as its pidfd says, a little later: so long, so often. */
 #define DYING_NS      UINT64_C(500000000)
 #define DYING_LOOK_NS UINT64_C(10000000)
+/* A caller that makes calls, and is not attached so long after a reply, will not be. */
+#define UNHEARD_NS UINT64_C(500000000)
 
 /*
  * The way to a caller: a publisher on its inbox, which has room for all replies that the caller can
@@ -29,6 +31,8 @@ struct channel {
     uint8_t token[DLX_TOKEN_SIZE];
     struct dlx_publisher *p;
     uint32_t n_requests;
+    uint32_t n_unheard;  /* as the caller said when the publisher was made */
+    uint64_t unheard_ns; /* when a reply was published last that had no subscriber */
 };
 
 /* A request that was taken, opened. */
@@ -147,6 +151,7 @@ static int channel_new(struct dlx_service *s, uint64_t from, const struct dlx_en
     if (!channel)
         return dlx__fail(DLX_E_NO_MEMORY, "the way to a caller");
     channel->from = from;
+    channel->n_unheard = envelope->n_unheard;
     memcpy(channel->token, envelope->token, sizeof channel->token);
     dlx__inbox_name(channel->token, inbox);
     int r = dlx__publisher_new(s->in->client, inbox, &args, &channel->p);
@@ -179,6 +184,27 @@ static struct channel *channel_take_over(struct dlx_service *s, uint64_t from,
     return NULL;
 }
 
+/* Does the caller subscribe to its inbox? One that has not been picked up may be it. */
+static bool channel_is_attached(struct channel *channel)
+{
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    dlx__writer_look_for_dead(&channel->p->core);
+    return dlx_publisher_get_stats(channel->p, &stats) < 0 || stats.n_subscribers > 0 ||
+           dlx__writer_misses_link(&channel->p->core);
+}
+
+/* A worker was not linked to the inbox: perhaps this one, which then needs another publisher. */
+static bool channel_is_unheard(struct channel *channel, const struct dlx_envelope *envelope)
+{
+    if (dlx_likely(channel->n_unheard == envelope->n_unheard))
+        return false;
+    if (!channel_is_attached(channel))
+        return channel->n_requests == 0 && channel->unheard_ns > 0 &&
+               dlx__now_ns() - channel->unheard_ns > UNHEARD_NS;
+    channel->n_unheard = envelope->n_unheard;
+    return false;
+}
+
 /* Returns 0; DLX_E_BAD_PEER: the publisher names another inbox than before; what
  * dlx_publisher_new() returns. */
 static int channel_get(struct dlx_service *s, const struct dlx_message *m,
@@ -187,22 +213,19 @@ static int channel_get(struct dlx_service *s, const struct dlx_message *m,
     uint64_t from = dlx_message_publisher(m);
     uint32_t i = channel_lower_bound(s, from);
     struct channel *channel = i < s->n_channels ? s->channels[i] : NULL;
-    if (dlx_likely(channel && channel->from == from)) {
-        *ret = channel;
-        return memcmp(channel->token, envelope->token, sizeof channel->token) == 0 ? 0
-                                                                                   : DLX_E_BAD_PEER;
+    if (channel && channel->from == from) {
+        if (memcmp(channel->token, envelope->token, sizeof channel->token) != 0)
+            return DLX_E_BAD_PEER;
+    } else {
+        channel = channel_take_over(s, from, envelope);
     }
-    *ret = channel_take_over(s, from, envelope);
-    return *ret ? 0 : channel_new(s, from, envelope, ret);
-}
-
-/* Does the caller subscribe to its inbox? One that has not been picked up may be it. */
-static bool channel_is_attached(struct channel *channel)
-{
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    dlx__writer_look_for_dead(&channel->p->core);
-    return dlx_publisher_get_stats(channel->p, &stats) < 0 || stats.n_subscribers > 0 ||
-           dlx__writer_misses_link(&channel->p->core);
+    if (channel && channel_is_unheard(channel, envelope)) {
+        channel_remove(s, channel_lower_bound(s, from));
+        channel_free(channel);
+        channel = NULL;
+    }
+    *ret = channel;
+    return channel ? 0 : channel_new(s, from, envelope, ret);
 }
 
 static void close_unused(struct dlx_service *s)
@@ -284,7 +307,10 @@ static void settle(struct dlx_request *request)
     struct dlx_service *s = request->service;
     request->is_answered = true;
     s->stats.n_held--;
-    s->stats.abandoned += dlx__publisher_link_n_attached(request->channel->p) == 0;
+    if (dlx_unlikely(dlx__publisher_link_n_attached(request->channel->p) == 0)) {
+        s->stats.abandoned++;
+        request->channel->unheard_ns = dlx__now_ns();
+    }
     (void)dlx_message_done(request->taken.m);
     dlx__error_clear();
 }

@@ -502,7 +502,8 @@ static void on_failed(struct dlx_subscription *s, struct dlx_notification *notif
     char reason[DLX_EVENT_REASON_SIZE];
     if (notification->code != DLX_E_PUBLISHER_GONE) {
         dlx__fail(notification->code, "%s", notification->text);
-        dlx__subscription_fail(s, notification->code);
+        if (!s->tells_events || s->worker)
+            dlx__subscription_fail(s, notification->code);
         (void)snprintf(s->untold.refusal, sizeof s->untold.refusal,
                        "a publisher was refused: %.480s", notification->text);
         (void)snprintf(reason, sizeof reason, "%.95s", notification->text);

@@ -92,7 +92,9 @@ struct dlx_subscription {
     struct dlx_subscription_untold untold;
     struct dlx_resume_positions resume_positions;
     struct dlx_events events;
-    bool tells_events; /* of calls (client/service): a take that has no message ends for an event */
+    /* Of calls (client/service): a take that has no message ends for an event. Events alone tell an
+     * inbox of links that failed. */
+    bool tells_events;
     struct dlx_gpu_receiver *gpu; /* client/gpu/gpu.h; NULL: none yet */
     struct dlx_worker *worker;    /* client/message/worker.h; NULL: it is in no group */
     struct dlx_subscription_view of;

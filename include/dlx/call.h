@@ -130,7 +130,8 @@ struct dlx_call_args {
  *   DLX_E_TOO_MANY_HELD  too many replies are held: release some. The call is lost
  *   DLX_E_INTERRUPTED    `interrupt` of dlx_connect_args ended the wait, or a signal handler did.
  *                        The call is cancelled
- *   and as dlx_publish_set(), when nothing was sent
+ *   and as dlx_publish_set(), when nothing was sent; as dlx_take(), if memory or descriptors for
+ *   the reply are lacking: the call is cancelled, too
  */
 DLX_API int dlx_call(struct dlx_caller *k, const struct dlx_item *items, uint32_t n_items,
                      const struct dlx_call_args *args, struct dlx_message **ret, bool *ret_sent);

@@ -9,6 +9,7 @@
 #include "tests/harness/stream.h"
 #include <poll.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 
 #define TOPIC "svc/add"
 #define N     8 /* elements of a request, which count up; its reply counts up from one more */
@@ -888,6 +889,41 @@ TEST(a_caller_costs_a_worker_few_descriptors)
     ck_assert_uint_le((dlx_test_daemon_n_fds(&dlx_test_stream_daemon) - n_daemon_fds) / 32, 20);
     for (int i = 0; i < 33; i++)
         dlx_caller_unref(callers[i]);
+}
+
+/* The client may have so many links: it tells the daemon what its open files allow. */
+static struct dlx_client *connect_with_links(rlim_t n)
+{
+    struct rlimit limit, low;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    low = limit;
+    low.rlim_cur = 64 + 2 * n;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+    struct dlx_client *c = dlx_test_stream_connect();
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    return c;
+}
+
+TEST(a_worker_that_could_not_be_linked_to_a_caller_answers_it_later)
+{
+    if (dlx_test_valgrind()) {
+        puts("SKIP: valgrind keeps RLIMIT_NOFILE to itself");
+        return;
+    }
+    auto_client *c = connect_with_links(2), *others = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(others, "test/other", NULL);
+    auto_service *s = serve(others, NULL);
+    auto_caller *k = caller_of(c, NULL);
+    struct dlx_subscription *other = dlx_test_stream_subscribe(c, "test/other", NULL);
+    ok(dlx_caller_wait(k, PATIENCE));
+    uint64_t call = ask(k, 1, NULL);
+    answer_next(s);
+    expect_failure(k, call, DLX_E_WORKER_GONE, "has 2 links (limit 2, by its limits of open files");
+    other = dlx_subscription_unref(other);
+    call = ask(k, 2, NULL);
+    answer_next(s);
+    expect_reply(k, call, 3);
+    ck_assert_uint_eq(service_stats(s).n_callers, 1);
 }
 
 TEST(as_many_replies_may_be_held_as_are_asked_for_and_some_more)
