@@ -12,7 +12,6 @@
 #include "tests/fail/harness_server.h"
 #include "tests/harness/stream.h"
 
-enum { DAEMON, LIBRARY }; /* whose calls fail */
 enum { N_DIMS = 12, N_SMALL = 100, N_LARGE = 20000 };
 
 /* A tensor in the caller's memory, to be copied. */
@@ -94,105 +93,9 @@ static int ask_everything(struct dlx_test_cast *x, uint64_t *ret_n_lost)
     return 0;
 }
 
-static int see_group(const struct dlx_group_info *info, void *userdata)
-{
-    *(struct dlx_group_info *)userdata = *info;
-    return 0;
-}
-
-static int see_claim(const struct dlx_claim_info *info, void *userdata)
-{
-    *(uint64_t *)userdata = info->seq;
-    return 0;
-}
-
-static int do_next(struct dlx_test_cast *x, int64_t value)
-{
-    DLX_TEST_TRY(dlx_take(x->s, PATIENCE, &x->m));
-    DLX_TEST_TRY(dlx_message_done(x->m));
-    dlx_test_cast_check(x, N_SMALL, value);
-    return 0;
-}
-
-/* A queue, whose publisher goes before all is done. */
-static int work_on_everything(struct dlx_test_cast *x, uint64_t *ret_n_lost)
-{
-    struct dlx_group_info group = {.n_workers = 0};
-    uint64_t claimed = 0;
-    DLX_TEST_TRY(dlx_test_server_connect(&x->c[0]));
-    DLX_TEST_TRY(dlx_test_server_connect(&x->c[1]));
-    DLX_TEST_TRY(dlx_publisher_new(
-        x->c[0], "calls/q", PUBLISHER(.groups = (const char *const[]){"g"}, .n_groups = 1), &x->p));
-    DLX_TEST_TRY(dlx_subscribe(x->c[1], "calls/q", SUBSCRIBE(.group = "g"), &x->s));
-    DLX_TEST_TRY(dlx_test_cast_publish(x, N_SMALL, 1));
-    DLX_TEST_TRY(do_next(x, 1));
-    DLX_TEST_TRY(dlx_test_cast_publish(x, N_SMALL, 2));
-    DLX_TEST_TRY(dlx_take(x->s, PATIENCE, &x->m));
-    DLX_TEST_TRY(dlx_list_groups(x->c[1], "calls/*", see_group, &group));
-    DLX_TEST_TRY(dlx_list_claims(x->c[1], group.publisher, group.group, see_claim, &claimed));
-    /* A page that the daemon could not read is told as empty. */
-    dlx_test_fail_expect(claimed <= 2 && group.done <= 1 && group.n_workers == 1, "the group");
-    DLX_TEST_TRY(dlx_message_give_back(x->m));
-    dlx_test_cast_check(x, N_SMALL, 2);
-    DLX_TEST_TRY(do_next(x, 2));
-    *ret_n_lost = atomic_load(&x->c[0]->epoch) + atomic_load(&x->c[1]->epoch);
-    return 0;
-}
-
-static int ask_and_leave(int (*ask)(struct dlx_test_cast *x, uint64_t *ret_n_lost),
-                         struct dlx_test_fail *fail, uint64_t *ret_n_lost)
-{
-    struct dlx_test_cast x = {.m = NULL};
-    *ret_n_lost = 0;
-    dlx_test_fail(fail);
-    int r = dlx_test_fail_say(ask(&x, ret_n_lost));
-    dlx_test_cast_leave(&x);
-    dlx_test_fail(NULL);
-    return r;
-}
-
-static bool is_empty(struct dlx_client *c)
-{
-    (void)dlx_drop_retained(c, "calls/a");
-    (void)dlx_drop_queue(c, "calls/q");
-    const struct dlx_daemon_info info = dlx_test_stream_daemon_info(c);
-    return info.shared_bytes == 0 && info.n_publishers == 0 && info.n_clients == 1;
-}
-
-/* Soon nothing is left of any client. Messages of a client that may be alive stay until its death
- * is known: drop them. */
-static void wait_until_empty(void)
-{
-    auto_client *c = NULL;
-    ok(dlx_test_server_connect(&c));
-    eventually(is_empty(c));
-}
-
-static int tell(int (*ask)(struct dlx_test_cast *x, uint64_t *ret_n_lost), int who,
-                struct dlx_test_fail *fail)
-{
-    uint64_t n_lost, n_lost_later;
-    dlx_test_server_start(who == DAEMON ? fail : NULL, NULL);
-    int r = ask_and_leave(ask, who == LIBRARY ? fail : NULL, &n_lost);
-    const char *call = dlx_test_fail_stop(fail);
-    /* A call that the daemon repeats, or makes at its next look, fails unnoticed. */
-    if (who == DAEMON && call && (fail->error == EINTR || strcmp(call, "poll") == 0))
-        dlx_test_fail_expect(r == 0 && n_lost == 0, "that nobody notices");
-    wait_until_empty();
-    ok(ask_and_leave(ask, NULL, &n_lost_later));
-    wait_until_empty();
-    dlx_test_server_stop();
-    return r;
-}
-
 static int tell_everything(int who, struct dlx_test_fail *fail)
 {
-    return tell(ask_everything, who, fail);
-}
-
-static int tell_of_queues(int who, struct dlx_test_fail *fail)
-{
-    return tell(work_on_everything, who, fail);
+    return dlx_test_server_tell(ask_everything, who, fail);
 }
 
 static void name_of(char ret[16], int i)
@@ -405,10 +308,8 @@ static int use_again_and_again(int kind, struct dlx_test_fail *fail)
 }
 
 static const struct dlx_test_fail_story stories[] = {
-    {"the daemon", tell_everything, DAEMON, .n_calls = 600, .n_errors = 21},
-    {"the library", tell_everything, LIBRARY, .n_calls = 600, .n_errors = 21},
-    {"queues, and the daemon", tell_of_queues, DAEMON, .n_calls = 300, .n_errors = 10},
-    {"queues, and the library", tell_of_queues, LIBRARY, .n_calls = 300, .n_errors = 10},
+    {"the daemon", tell_everything, DLX_TEST_DAEMON_FAILS, .n_calls = 600, .n_errors = 21},
+    {"the library", tell_everything, DLX_TEST_LIBRARY_FAILS, .n_calls = 600, .n_errors = 21},
     {"messages", tell_of_messages, 0, .n_calls = 200, .n_errors = 21},
     {"dlx_alloc", use_again_and_again, ALLOC, .n_calls = 1, .n_errors = 1},
     {"dlx_alloc_set", use_again_and_again, ALLOC_SET, .n_calls = 1, .n_errors = 1},

@@ -25,9 +25,11 @@
 
 static _Thread_local struct dlx_test_fail *mine;
 
-void dlx_test_fail(struct dlx_test_fail *fail)
+struct dlx_test_fail *dlx_test_fail(struct dlx_test_fail *fail)
 {
+    struct dlx_test_fail *before = mine;
     mine = fail;
+    return before;
 }
 
 const char *dlx_test_fail_stop(struct dlx_test_fail *fail)
@@ -181,6 +183,8 @@ int __wrap_fcntl(int fd, int what, ...)
 {
     static const int dup_errors[DLX_TEST_FAIL_WAYS] = {EMFILE, ENOMEM};
     static const int seal_errors[DLX_TEST_FAIL_WAYS] = {EBUSY, EPERM};
+    static const int set_lock_errors[DLX_TEST_FAIL_WAYS] = {ENOLCK};
+    static const int get_lock_errors[DLX_TEST_FAIL_WAYS] = {ENOMEM};
     va_list args;
     va_start(args, what);
     long argument = va_arg(args, long);
@@ -188,6 +192,10 @@ int __wrap_fcntl(int fd, int what, ...)
     if (what == F_DUPFD_CLOEXEC && fails_now("fcntl F_DUPFD_CLOEXEC", dup_errors))
         return -1;
     if (what == F_ADD_SEALS && fails_now("fcntl F_ADD_SEALS", seal_errors))
+        return -1;
+    if (what == F_OFD_SETLK && fails_now("fcntl F_OFD_SETLK", set_lock_errors))
+        return -1;
+    if (what == F_OFD_GETLK && fails_now("fcntl F_OFD_GETLK", get_lock_errors))
         return -1;
     return __real_fcntl(fd, what, argument);
 }

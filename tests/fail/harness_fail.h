@@ -28,8 +28,8 @@ struct dlx_test_fail {
 enum { DLX_TEST_FAIL_WAYS = 4 };
 
 /* Of this thread from now on; NULL: no calls fail any more. Another thread may read it after
- * that. */
-void dlx_test_fail(struct dlx_test_fail *fail);
+ * that. Returns what it was before. */
+struct dlx_test_fail *dlx_test_fail(struct dlx_test_fail *fail);
 
 /*
  * A story that is told again and again, each time with one call that fails. Whatever fails, the

@@ -78,11 +78,14 @@ void dlx_test_cast_give_back(struct dlx_test_cast *x)
         x->legacy->deleter(x->legacy);
     x->legacy = NULL;
     x->m = dlx_message_unref(x->m);
+    x->request = dlx_request_unref(x->request);
 }
 
 void dlx_test_cast_leave(struct dlx_test_cast *x)
 {
     dlx_test_cast_give_back(x);
+    dlx_caller_unref(x->caller);
+    dlx_service_unref(x->service);
     dlx_subscription_unref(x->pattern);
     dlx_subscription_unref(x->s);
     dlx_publisher_unref(x->p);
@@ -116,4 +119,53 @@ void dlx_test_cast_check(struct dlx_test_cast *x, int64_t n, int64_t value)
     dlx_test_fail_expect(t->shape[0] == n && data[0] == value && data[n - 1] == value + n - 1,
                          "the values of a message");
     x->m = dlx_message_unref(x->m);
+}
+
+/* ---- stories --------------------------------------------------------------------------------- */
+
+static int play_and_leave(dlx_test_cast_play play, const struct dlx_test_fail *fail,
+                          struct dlx_test_fail *own, uint64_t *ret_n_lost)
+{
+    struct dlx_test_cast x = {.fail = fail};
+    *ret_n_lost = 0;
+    dlx_test_fail(own);
+    int r = dlx_test_fail_say(play(&x, ret_n_lost));
+    dlx_test_cast_leave(&x);
+    dlx_test_fail(NULL);
+    return r;
+}
+
+static bool is_empty(struct dlx_client *c)
+{
+    (void)dlx_drop_retained(c, "calls/a");
+    (void)dlx_drop_queue(c, "calls/q");
+    (void)dlx_drop_queue(c, "calls/s");
+    const struct dlx_daemon_info info = dlx_test_stream_daemon_info(c);
+    return info.shared_bytes == 0 && info.n_publishers == 0 && info.n_clients == 1;
+}
+
+/* Soon nothing is left of any client. Messages of a client that may be alive stay until its death
+ * is known: drop them. */
+static void wait_until_empty(void)
+{
+    auto_client *c = NULL;
+    ok(dlx_test_server_connect(&c));
+    eventually(is_empty(c));
+}
+
+int dlx_test_server_tell(dlx_test_cast_play play, enum dlx_test_server_who who,
+                         struct dlx_test_fail *fail)
+{
+    uint64_t n_lost, n_lost_later;
+    dlx_test_server_start(who == DLX_TEST_DAEMON_FAILS ? fail : NULL, NULL);
+    int r = play_and_leave(play, fail, who == DLX_TEST_LIBRARY_FAILS ? fail : NULL, &n_lost);
+    const char *call = dlx_test_fail_stop(fail);
+    /* A call that the daemon repeats, or makes at its next look, fails unnoticed. */
+    if (who == DLX_TEST_DAEMON_FAILS && call && (fail->error == EINTR || strcmp(call, "poll") == 0))
+        dlx_test_fail_expect(r == 0 && n_lost == 0, "that nobody notices");
+    wait_until_empty();
+    ok(play_and_leave(play, NULL, NULL, &n_lost_later));
+    wait_until_empty();
+    dlx_test_server_stop();
+    return r;
 }

@@ -25,9 +25,13 @@ TCase *dlx_test_server_case(const char *name);
 enum { DLX_TEST_CAST_TENSORS = 40 };
 
 struct dlx_test_cast {
+    const struct dlx_test_fail *fail; /* of whomever; NULL: nothing fails */
     struct dlx_client *c[2];
     struct dlx_publisher *p;
     struct dlx_subscription *s, *pattern;
+    struct dlx_caller *caller;
+    struct dlx_service *service;
+    struct dlx_request *request;
     struct dlx_message *m;
     DLManagedTensorVersioned *t[DLX_TEST_CAST_TENSORS];
     DLManagedTensor *legacy;
@@ -41,5 +45,15 @@ void dlx_test_cast_leave(struct dlx_test_cast *x);
 struct dlx_tensor_spec dlx_test_cast_spec(int32_t ndim, const int64_t *shape);
 int dlx_test_cast_publish(struct dlx_test_cast *x, int64_t n, int64_t value);
 void dlx_test_cast_check(struct dlx_test_cast *x, int64_t n, int64_t value);
+
+/*
+ * A story of clients, which ends well or with the code of what failed, and adds how often its
+ * clients lost the daemon. It is told with calls of the daemon, or of the library, that fail; then
+ * nothing is left at the daemon, and the story goes well. dlx_test_fail_each() tells it.
+ */
+typedef int (*dlx_test_cast_play)(struct dlx_test_cast *x, uint64_t *ret_n_lost);
+enum dlx_test_server_who { DLX_TEST_DAEMON_FAILS, DLX_TEST_LIBRARY_FAILS };
+int dlx_test_server_tell(dlx_test_cast_play play, enum dlx_test_server_who who,
+                         struct dlx_test_fail *fail);
 
 #endif
