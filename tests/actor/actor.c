@@ -11,6 +11,8 @@
  *     actor publisher SOCKET      the publisher of the faults' story
  *     actor a SOCKET              its reliable subscriber
  *     actor b SOCKET              its subscriber that leaves and comes back
+ *     actor asker SOCKET          has work done, and makes calls: the other story of faults
+ *     actor helper SOCKET         its worker, which serves, too
  *
  * Exit status: 0; 3 it found what may not be, and says so; 4 errors without end.
  */
@@ -183,12 +185,13 @@ static struct actor_ledger *open_ledger(void)
     return map;
 }
 
-/* By name; the last two are of one story. */
+/* By name. */
 static const struct {
     const char *name;
     int argc;
-} stories[] = {{"random", 4}, {"honest", 5}, {"publisher", 3}, {"a", 3}, {"b", 3}, {"sweeper", 3}};
-enum { RANDOM, HONEST, PUBLISHER, A, B, SWEEPER, N_STORIES };
+} stories[] = {{"random", 4}, {"honest", 5},  {"publisher", 3}, {"a", 3},
+               {"b", 3},      {"sweeper", 3}, {"asker", 3},     {"helper", 3}};
+enum { RANDOM, HONEST, PUBLISHER, A, B, SWEEPER, ASKER, HELPER, N_STORIES };
 
 int main(int argc, char **argv)
 {
@@ -198,7 +201,7 @@ int main(int argc, char **argv)
         story++;
     if (story == N_STORIES) {
         (void)fprintf(stderr, "usage: actor random SOCKET SEED | actor honest SOCKET PAIRS UID | "
-                              "actor publisher|a|b|sweeper SOCKET\n");
+                              "actor publisher|a|b|sweeper|asker|helper SOCKET\n");
         return 2;
     }
     actor.name = argv[1];
@@ -216,6 +219,10 @@ int main(int argc, char **argv)
         return actor_play_publisher();
     case SWEEPER:
         return actor_play_sweeper();
+    case ASKER:
+        return actor_play_asker();
+    case HELPER:
+        return actor_play_helper();
     default:
         return actor_play_subscriber(story == A);
     }

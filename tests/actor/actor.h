@@ -94,6 +94,8 @@ void actor_fill(void *data, uint64_t size, uint64_t seed);
 /* Reads which publisher sent the message, and faults unless all of it is right. */
 struct actor_header actor_header_of(const struct dlx_message *m);
 void actor_check(const struct dlx_message *m, const char *when);
+/* The same of a reply, which has the number of its call. */
+struct actor_header actor_check_as(const struct dlx_message *m, uint64_t seq, const char *when);
 uint64_t actor_bytes(const struct dlx_message *m);
 
 /* ---- publishing (publish.c) ------------------------------------------------------------------ */
@@ -165,9 +167,60 @@ void actor_release(struct actor_subscriber *s, uint32_t i);
 void actor_release_all(struct actor_subscriber *s);
 /* Notes what a worker does with a message of a group. False: there is no room for more. */
 bool actor_note(const struct dlx_message *m, uint32_t group, enum actor_what what);
+/* The same in numbers, also of a call. */
+bool actor_note_step(const struct actor_step *step);
 struct dlx_subscription_stats actor_stats(struct actor_subscriber *s);
 /* Notes in the ledger which publishers the library says are lost. */
 void actor_read_events(struct actor_subscriber *s);
+
+/* ---- calls (call.c) -------------------------------------------------------------------------- */
+
+#define ACTOR_FLIGHTS_MAX 32U
+
+struct actor_flight {
+    uint64_t call; /* as the library returned it */
+    uint64_t seq;  /* the number that its payload has */
+    uint64_t until_ns;
+    bool idempotent;
+};
+
+struct actor_caller {
+    struct actor_part *part;
+    struct dlx_caller *k;
+    struct actor_flight flights[ACTOR_FLIGHTS_MAX];
+    uint32_t n_flights, max_in_flight;
+    bool has_room; /* in the ledger */
+};
+
+/* Begin a caller of the topic of the part's object; false: the end came first. */
+bool actor_caller_begin(struct actor_caller *k, uint32_t max_in_flight);
+/* Cancels what is in flight. */
+void actor_caller_end(struct actor_caller *k);
+/* Begins a call with a payload of this many bytes behind the header. False: it was not sent. */
+bool actor_ask(struct actor_caller *k, uint64_t size, int64_t timeout_ns, bool idempotent);
+/* Makes a call, and waits for its end. Others are in flight meanwhile. */
+void actor_call(struct actor_caller *k, uint64_t size, int64_t timeout_ns, bool idempotent);
+/* Takes a result, and checks it. False: none came, or none is in flight. */
+bool actor_take_result(struct actor_caller *k, int64_t timeout_ns);
+void actor_cancel(struct actor_caller *k, uint32_t i);
+
+/* What a server does with a request. */
+enum actor_answer { ACTOR_REPLY, ACTOR_ERROR, ACTOR_LET_GO };
+
+struct actor_server {
+    struct actor_part *part;
+    struct dlx_service *s;
+    bool has_room;   /* in the ledger */
+    bool has_failed; /* the last take: a caller may have no link any more */
+};
+
+bool actor_server_begin(struct actor_server *s, uint32_t max_held);
+void actor_server_end(struct actor_server *s);
+/* Takes a request, and checks it; NULL: none came. */
+struct dlx_request *actor_take_request(struct actor_server *s, int64_t timeout_ns);
+/* Answers it, with a payload of this many bytes, and releases it. */
+void actor_answer(struct actor_server *s, struct dlx_request *take_request,
+                  enum actor_answer answer, uint64_t size);
 
 /* ---- stories --------------------------------------------------------------------------------- */
 
@@ -181,5 +234,16 @@ void actor_choose_groups(struct actor_part *part, struct dlx_publisher_args *arg
 int actor_play_honest(unsigned n_pairs, uid_t uid); /* story_honest.c */
 int actor_play_publisher(void);                     /* story_faults.c */
 int actor_play_subscriber(bool reliable);           /* story_faults.c */
+int actor_play_asker(void);                         /* story_faults_work.c */
+int actor_play_helper(void);                        /* story_faults_work.c */
+
+/* For the stories of faults: between these two the library is at work, and what the process has in
+ * between is counted. */
+#define ACTOR_STUCK_NS (15 * ACTOR_SECOND) /* then a story does not go on any more */
+void actor_faults_begin(void);
+int actor_faults_end(void);
+void actor_set_scene(enum actor_scene scene);
+struct actor_part actor_part_of(struct dlx_client *c, enum actor_kind kind, const char *topic);
+bool actor_input_has_ended(int timeout_ms);
 
 #endif

@@ -25,7 +25,14 @@
 #define ACTOR_STEPS           (1U << 20)
 #define ACTOR_KEYS_OF_PROCESS 1000 /* the key of object i is pid * that + i */
 
-enum actor_kind { ACTOR_PUBLISHER = 1, ACTOR_SUBSCRIPTION, ACTOR_GETTER, ACTOR_WORKER };
+enum actor_kind {
+    ACTOR_PUBLISHER = 1,
+    ACTOR_SUBSCRIPTION,
+    ACTOR_GETTER,
+    ACTOR_WORKER,
+    ACTOR_CALLER,
+    ACTOR_SERVER,
+};
 
 enum actor_state {
     ACTOR_UNUSED,
@@ -80,10 +87,11 @@ struct actor_key {
 struct actor_object {
     uint32_t kind, state; /* enum actor_kind, enum actor_state */
     char topic[64];
-    uint64_t key; /* of a publisher: unique in the run */
+    uint64_t key; /* of a publisher or a caller: unique in the run */
     uint64_t begun_ns, ready_ns, ended_ns;
-    uint64_t begun, done; /* messages of a publisher that began to be published, and that are */
-    uint64_t bytes;       /* published or taken: payload */
+    /* Messages of a publisher that began to be published, and that are; calls that began. */
+    uint64_t begun, done;
+    uint64_t bytes; /* published or taken: payload */
     uint64_t taken, skipped, lost, held_max;
     uint32_t flags, n_keys;
     uint32_t depth, n_arenas[2];   /* arenas: in the middle, and at the end */
@@ -95,19 +103,28 @@ struct actor_object {
 #define ACTOR_LATEST   2U
 #define ACTOR_DECLARES 4U /* a publisher: groups a and b */
 
-/* What a worker did with a message. */
+/* What a worker did with a message; what became of a call. */
 enum actor_what {
     ACTOR_TOOK = 1,
     ACTOR_SAYS_DONE, /* is about to */
     ACTOR_DID,
     ACTOR_WAS_LATE, /* it was not this worker's any more */
+    /* Of a caller. */
+    ACTOR_ASKS,      /* is about to; `group`: 1 if it is idempotent */
+    ACTOR_WAS_ASKED, /* the request was sent */
+    ACTOR_NOT_ASKED,
+    ACTOR_GOT, /* the result; `attempt`: 0, or an error code without its sign */
+    ACTOR_CANCELLED,
+    /* Of a server. */
+    ACTOR_SERVES,  /* took a request */
+    ACTOR_ANSWERS, /* is about to; `group`: enum actor_answer */
 };
 
 struct actor_step {
     uint64_t ns;
-    uint64_t key; /* of the publisher */
+    uint64_t key; /* of the publisher, or the caller */
     uint32_t seq;
-    uint8_t group; /* 0: a, and so on */
+    uint8_t group; /* 0: a, and so on; of a call: see above */
     uint8_t attempt;
     _Atomic uint8_t what; /* written last; 0: the process was killed before */
     uint8_t reserved;

@@ -9,12 +9,14 @@ import struct
 
 U32, U64 = ctypes.c_uint32, ctypes.c_uint64
 HEAD_SIZE, OBJECTS, KEYS, ERRORS, STEPS = 4096, 64, 256, 64, 1 << 20
+KEYS_OF_PROCESS = 1000
 MAGIC = 0x3130304B414F5321
-PUBLISHER, SUBSCRIPTION, GETTER, WORKER = 1, 2, 3, 4
+PUBLISHER, SUBSCRIPTION, GETTER, WORKER, CALLER, SERVER = 1, 2, 3, 4, 5, 6
 UNUSED, BEGUN, ALIVE, CLOSED, DRAINED = range(5)
 STARTING, STREAMING, FINISHED, WAITING = range(4)
 RELIABLE, LATEST, DECLARES = 1, 2, 4
 TOOK, SAYS_DONE, DID, WAS_LATE = 1, 2, 3, 4
+ASKS, WAS_ASKED, NOT_ASKED, GOT, CANCELLED, SERVES, ANSWERS = range(5, 12)
 
 
 def fields(kind, names):
@@ -61,8 +63,10 @@ class Object(ctypes.Structure):
             PUBLISHER: "publisher of",
             SUBSCRIPTION: "subscription to",
             WORKER: "worker of",
+            CALLER: "caller of",
+            SERVER: "server of",
         }.get(self.kind, "get of")
-        return f"{kind} {self.topic} (pid {self.key // 1000}, flags {self.flags})"
+        return f"{kind} {self.topic} (pid {self.key // KEYS_OF_PROCESS}, flags {self.flags})"
 
 
 OBJECT_SIZE = ctypes.sizeof(Object)

@@ -47,7 +47,7 @@ uint64_t actor_bytes(const struct dlx_message *m)
     return size;
 }
 
-struct actor_header actor_header_of(const struct dlx_message *m)
+static struct actor_header header_as(const struct dlx_message *m, uint64_t seq)
 {
     struct actor_header h = {.magic = 0};
     const DLTensor *t = dlx_message_tensor_peek(m, 0);
@@ -62,20 +62,24 @@ struct actor_header actor_header_of(const struct dlx_message *m)
                                   .n_tensors = 1};
     else if (meta_size == 0 && tensor_bytes(t) >= sizeof h)
         memcpy(&h, t->data, sizeof h);
-    if (h.magic != ACTOR_MAGIC || h.seq != dlx_message_seq(m) ||
-        h.n_tensors != dlx_message_n_tensors(m) || h.n_bytes != actor_bytes(m))
+    if (h.magic != ACTOR_MAGIC || h.seq != seq || h.n_tensors != dlx_message_n_tensors(m) ||
+        h.n_bytes != actor_bytes(m))
         actor_fault("topic %s, message %" PRIu64 " of publisher %" PRIu64 " is not what was "
                     "published: magic %" PRIx64 ", key %" PRIu64 ", seq %" PRIu64 ", %" PRIu64
                     " tensors (%u there), %" PRIu64 " bytes (%" PRIu64 " there), %zu of metadata",
-                    dlx_message_topic(m), dlx_message_seq(m), dlx_message_publisher(m), h.magic,
-                    h.key, h.seq, h.n_tensors, dlx_message_n_tensors(m), h.n_bytes, actor_bytes(m),
-                    meta_size);
+                    dlx_message_topic(m), seq, dlx_message_publisher(m), h.magic, h.key, h.seq,
+                    h.n_tensors, dlx_message_n_tensors(m), h.n_bytes, actor_bytes(m), meta_size);
     return h;
 }
 
-void actor_check(const struct dlx_message *m, const char *when)
+struct actor_header actor_header_of(const struct dlx_message *m)
 {
-    struct actor_header h = actor_header_of(m);
+    return header_as(m, dlx_message_seq(m));
+}
+
+struct actor_header actor_check_as(const struct dlx_message *m, uint64_t seq, const char *when)
+{
+    struct actor_header h = header_as(m, seq);
     size_t meta_size;
     (void)dlx_message_meta(m, &meta_size);
     for (uint32_t i = 0; i < h.n_tensors; i++) {
@@ -87,4 +91,10 @@ void actor_check(const struct dlx_message *m, const char *when)
                         " bytes: torn at byte %" PRIu64 " %s",
                         dlx_message_topic(m), h.key, h.seq, i, size, at + skip, when);
     }
+    return h;
+}
+
+void actor_check(const struct dlx_message *m, const char *when)
+{
+    (void)actor_check_as(m, dlx_message_seq(m), when);
 }

@@ -19,8 +19,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define STUCK_NS (15 * ACTOR_SECOND) /* then it does not go on any more */
-
 /* Numbers of messages of faults/main. */
 #define LAST_BIG  40  /* until here some are large and arenas are made; then comes faults/side */
 #define LEAVE_AT  200 /* b leaves and comes back */
@@ -57,7 +55,7 @@ static void add_usage(int sign)
 }
 
 /* Between these two marks (a system call that no other code makes) the library is at work. */
-static void begin(void)
+void actor_faults_begin(void)
 {
     head = &actor.ledger->head;
     actor.injected = true;
@@ -65,19 +63,19 @@ static void begin(void)
     (void)getppid();
 }
 
-static int end(void)
+int actor_faults_end(void)
 {
     (void)getppid();
     add_usage(1);
     return 0;
 }
 
-static void set_scene(enum actor_scene scene)
+void actor_set_scene(enum actor_scene scene)
 {
     atomic_store(&head->scene, scene);
 }
 
-static struct actor_part part_of(struct dlx_client *c, enum actor_kind kind, const char *topic)
+struct actor_part actor_part_of(struct dlx_client *c, enum actor_kind kind, const char *topic)
 {
     struct actor_part part = {
         .client = c, .object = actor_object_new(kind), .until_ns = UINT64_MAX};
@@ -113,7 +111,7 @@ static void publish(struct actor_publisher *p, uint64_t i)
     (void)actor_publish(p, &draft, 10 * ACTOR_SECOND);
 }
 
-static bool input_has_ended(int timeout_ms)
+bool actor_input_has_ended(int timeout_ms)
 {
     struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
     return poll(&in, 1, timeout_ms) == 1;
@@ -123,15 +121,15 @@ static bool input_has_ended(int timeout_ms)
 static bool wait_for_subscribers(struct actor_publisher *p)
 {
     int r;
-    set_scene(ACTOR_WAITING);
+    actor_set_scene(ACTOR_WAITING);
     while ((r = dlx_publisher_wait(p->p, (uint32_t)atomic_load(&head->wanted), ACTOR_SECOND / 20)) <
            0) {
         if (r != DLX_E_TIMEOUT)
             actor_error(p->part->object, r, "dlx_publisher_wait");
-        if (input_has_ended(0))
+        if (actor_input_has_ended(0))
             return false;
     }
-    set_scene(ACTOR_STREAMING);
+    actor_set_scene(ACTOR_STREAMING);
     return true;
 }
 
@@ -141,14 +139,14 @@ static void wait_for_b(struct actor_publisher *p)
     struct dlx_event event = {.size = sizeof event};
     uint64_t until = actor_now_ns() + ACTOR_SECOND / 5;
     unsigned joined = 0;
-    set_scene(ACTOR_WAITING);
+    actor_set_scene(ACTOR_WAITING);
     while (joined < 3 && actor_now_ns() < until) {
         while (dlx_publisher_next_event(p->p, &event) == 0)
             joined += event.kind == DLX_EVENT_JOINED;
         if (joined < 3)
             (void)dlx_publisher_wait(p->p, UINT32_MAX, ACTOR_SECOND / 200);
     }
-    set_scene(ACTOR_STREAMING);
+    actor_set_scene(ACTOR_STREAMING);
 }
 
 static uint32_t n_arenas(struct actor_publisher *p)
@@ -164,14 +162,14 @@ static void get_retained(struct actor_part *part)
 {
     struct dlx_message *m = NULL;
     int r;
-    for (uint64_t until = actor_now_ns() + STUCK_NS;;) {
+    for (uint64_t until = actor_now_ns() + ACTOR_STUCK_NS;;) {
         r = dlx_get(part->client, SIDE, ACTOR_SECOND, &m);
         if (r == 0 || r == DLX_E_TIMEOUT)
             break;
         if (actor_now_ns() > until)
             actor_fault("dlx_get() fails for ever");
         actor_error(part->object, r, "dlx_get");
-        (void)input_has_ended(20); /* the next daemon takes a while */
+        (void)actor_input_has_ended(20); /* the next daemon takes a while */
     }
     if (r < 0)
         return;
@@ -186,7 +184,7 @@ static void play_side(struct dlx_client *c)
 {
     const struct dlx_publisher_args args = {
         .size = sizeof args, .history = 2, .on_full = DLX_ON_FULL_BLOCK, .depth = 2, .retain = 2};
-    struct actor_part part = part_of(c, ACTOR_PUBLISHER, SIDE);
+    struct actor_part part = actor_part_of(c, ACTOR_PUBLISHER, SIDE);
     struct actor_publisher p = {.part = &part};
     int r;
     (void)actor_announce(&p, &args);
@@ -233,8 +231,8 @@ int actor_play_publisher(void)
 {
     const struct dlx_publisher_args args = {
         .size = sizeof args, .history = 4, .on_full = DLX_ON_FULL_BLOCK};
-    begin();
-    struct actor_part part = part_of(actor_connect(), ACTOR_PUBLISHER, MAIN);
+    actor_faults_begin();
+    struct actor_part part = actor_part_of(actor_connect(), ACTOR_PUBLISHER, MAIN);
     struct actor_publisher p = {.part = &part};
     (void)actor_announce(&p, &args);
     bool wanted = wait_for_subscribers(&p);
@@ -246,19 +244,19 @@ int actor_play_publisher(void)
             wait_for_b(&p);
     }
     part.object->depth = list_publishers(&part).depth;
-    set_scene(ACTOR_FINISHED);
+    actor_set_scene(ACTOR_FINISHED);
     /* The publisher calls the library: else a new daemon would not hear of it. Its messages from
      * before that daemon are not for newcomers, so it says the end again. */
-    for (uint64_t i = LAST + 1; !input_has_ended(0);) {
+    for (uint64_t i = LAST + 1; !actor_input_has_ended(0);) {
         int r = dlx_publisher_wait(p.p, UINT32_MAX, ACTOR_SECOND / 5);
         if (r != DLX_E_TIMEOUT)
             actor_error(part.object, r, "dlx_publisher_wait");
-        else if (wanted && i <= LAST + ENCORES && !input_has_ended(0))
+        else if (wanted && i <= LAST + ENCORES && !actor_input_has_ended(0))
             publish(&p, i++);
     }
     actor_withdraw(&p);
     dlx_client_unref(part.client);
-    return end();
+    return actor_faults_end();
 }
 
 /* ---- the subscribers ------------------------------------------------------------------------- */
@@ -274,7 +272,7 @@ static void subscribe(struct follower *f)
 {
     const struct dlx_subscribe_args args = {
         .size = sizeof args, .history = 4, .reliable = f->reliable, .max_held = ACTOR_HELD_MAX};
-    f->part = part_of(f->part.client, ACTOR_SUBSCRIPTION, "faults/*");
+    f->part = actor_part_of(f->part.client, ACTOR_SUBSCRIPTION, "faults/*");
     (void)actor_join(&f->in, &args);
 }
 
@@ -318,25 +316,25 @@ int actor_play_subscriber(bool reliable)
 {
     struct follower f = {.reliable = reliable, .in = {.part = &f.part}};
     bool is_over = false;
-    begin();
+    actor_faults_begin();
     f.part.client = actor_connect();
     subscribe(&f);
     for (uint64_t since = actor_now_ns(); !is_over;) {
         struct dlx_message *m = NULL;
         int r = dlx_take(f.in.s, ACTOR_SECOND / 5, &m);
         if (r == 0) {
-            set_scene(ACTOR_STREAMING);
+            actor_set_scene(ACTOR_STREAMING);
             since = actor_now_ns();
             is_over = on_message(&f, m);
         } else if (r != DLX_E_TIMEOUT && r != DLX_E_PUBLISHER_GONE) {
             on_error(&f, r);
         }
-        if (actor_now_ns() - since > STUCK_NS)
-            actor_fault("no message for %d s", (int)(STUCK_NS / ACTOR_SECOND));
+        if (actor_now_ns() - since > ACTOR_STUCK_NS)
+            actor_fault("no message for %d s", (int)(ACTOR_STUCK_NS / ACTOR_SECOND));
     }
-    set_scene(ACTOR_FINISHED);
+    actor_set_scene(ACTOR_FINISHED);
     actor_release_all(&f.in);
     actor_leave(&f.in);
     dlx_client_unref(f.part.client);
-    return end();
+    return actor_faults_end();
 }

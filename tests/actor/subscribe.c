@@ -103,20 +103,29 @@ void actor_release_all(struct actor_subscriber *s)
         actor_release(s, s->n_held - 1);
 }
 
-bool actor_note(const struct dlx_message *m, uint32_t group, enum actor_what what)
+bool actor_note_step(const struct actor_step *noted)
 {
     uint32_t i = atomic_fetch_add(&actor.ledger->head.n_steps, 1);
-    struct actor_header h = actor_header_of(m);
     if (i >= ACTOR_STEPS)
         return false;
     struct actor_step *step = &actor.ledger->steps[i];
     step->ns = actor_now_ns();
-    step->key = h.key;
-    step->seq = (uint32_t)h.seq;
-    step->group = (uint8_t)group;
-    step->attempt = (uint8_t)dlx_message_attempt(m);
-    atomic_store(&step->what, (uint8_t)what);
+    step->key = noted->key;
+    step->seq = noted->seq;
+    step->group = noted->group;
+    step->attempt = noted->attempt;
+    atomic_store(&step->what, noted->what);
     return true;
+}
+
+bool actor_note(const struct dlx_message *m, uint32_t group, enum actor_what what)
+{
+    struct actor_header h = actor_header_of(m);
+    return actor_note_step(&(const struct actor_step){.key = h.key,
+                                                      .seq = (uint32_t)h.seq,
+                                                      .group = (uint8_t)group,
+                                                      .attempt = (uint8_t)dlx_message_attempt(m),
+                                                      .what = (uint8_t)what});
 }
 
 struct dlx_subscription_stats actor_stats(struct actor_subscriber *s)

@@ -5,23 +5,19 @@ A message that a subscription should have got and did not, and that no process r
 """
 
 from ledger import (
+    CALLER,
     CLOSED,
-    DECLARES,
-    DID,
     DRAINED,
     ERRORS,
     GETTER,
     PUBLISHER,
     RELIABLE,
-    SAYS_DONE,
-    TOOK,
-    WAS_LATE,
+    SERVER,
     WORKER,
     contradictions,
     lost_after_first,
 )
-
-ANNOUNCED_NS = 4_000_000_000
+from work import ANNOUNCED_NS
 
 
 class Totals:
@@ -34,6 +30,8 @@ class Totals:
         self.links = 0
         self.workers = self.claimed = self.done = self.redelivered = self.dead = 0
         self.work_lost = self.done_twice_unmarked = self.work_unknown = 0
+        self.callers = self.servers = self.calls = self.replies = self.calls_failed = 0
+        self.calls_timed_out = self.workers_gone = self.calls_cancelled = self.served_again = 0
         self.errors = [0] * ERRORS
         self.faults = []
 
@@ -55,6 +53,10 @@ def judge(objects, restarts, totals):
             totals.got += o.taken
         elif o.kind == WORKER:
             totals.workers += 1
+        elif o.kind == CALLER:
+            totals.callers += 1
+        elif o.kind == SERVER:
+            totals.servers += 1
         else:
             judge_subscription(o, publishers, restarts, totals)
 
@@ -161,87 +163,3 @@ def was_unannounced(k, p, restarts):
     return any(
         p.ready_ns < end < k.first_ns and k.prev_ns < end + ANNOUNCED_NS for _, end in restarts
     )
-
-
-GROUPS = "abc"
-LAST_ATTEMPT = {"a": 60, "b": 2}  # as in tests/actor/story_work.c
-
-
-class Message:
-    """What the workers of a group did with a message. took: [(ns, pid, attempt)]."""
-
-    def __init__(self):
-        self.took, self.says, self.did = [], 0, 0
-
-    def attempts(self):
-        return [x for _, _, x in self.took]
-
-    def __str__(self):
-        took = ", ".join(
-            f"by {pid} at {ns / 1e6:.3f} ms as attempt {x}" for ns, pid, x in sorted(self.took)
-        )
-        return f"taken {took}; done {self.did} times"
-
-
-def judge_queues(objects, steps, n_killed, restarts, totals):
-    """Nothing that was published to a declared group is lost, and nothing is taken twice without a
-    mark. `steps` of all workers of a round; `n_killed` of its processes may have taken a message,
-    and noted nothing."""
-    publishers = {o.key: o for o in objects if o.kind == PUBLISHER}
-    messages = {}
-    for pid, ns, key, seq, group, attempt, what in steps:
-        p = publishers.get(key)
-        if not p or seq > p.begun:
-            totals.faults.append(f"a worker had message {seq} of key {key}, which has not")
-            continue
-        m = messages.setdefault((key, group), {}).setdefault(seq, Message())
-        if what == TOOK:
-            m.took.append((ns, pid, attempt))
-        m.says += what == SAYS_DONE
-        m.did += what == DID
-        if what == WAS_LATE and not restarts:
-            totals.faults.append(f"{p}: group {GROUPS[group]} took message {seq} from a worker")
-    for (key, group), by_seq in messages.items():
-        where = f"{publishers[key]}, key {key}, group {GROUPS[group]}"
-        for seq, m in by_seq.items():
-            totals.claimed += len(m.took)
-            totals.done += m.did > 0
-            totals.redelivered += sum(x > 1 for x in m.attempts())
-            if m.attempts().count(1) > 1 or (m.did > 1 and not restarts):
-                totals.done_twice_unmarked += 1
-                totals.faults.append(
-                    f"{where}: message {seq} was {m}; the daemon was away at "
-                    f"{[round(x / 1e6, 3) for r in restarts for x in r]} ms"
-                )
-    for p in publishers.values():
-        for group in range(2 if p.flags & DECLARES else 0):
-            judge_group(p, group, messages.get((p.key, group), {}), n_killed, restarts, totals)
-
-
-def judge_group(p, group, by_seq, n_killed, restarts, totals):
-    missing = [n for n in range(1, p.done + 1) if n not in by_seq or not by_seq[n].says]
-    last = LAST_ATTEMPT[GROUPS[group]]
-    dead = [n for n in missing if n in by_seq and max(by_seq[n].attempts(), default=0) >= last]
-    totals.dead += len(dead)
-    lost = sorted(set(missing) - set(dead))
-    if GROUPS[group] == "b" and len(lost) <= n_killed:
-        totals.dead += len(lost)
-        return
-    if not lost:
-        return
-    if not outlived(p, restarts):
-        totals.work_unknown += len(lost)
-        return
-    totals.work_lost += len(lost)
-    totals.faults.append(
-        f"{p}, key {p.key}, state {p.state}: group {GROUPS[group]} has not done {len(lost)} of "
-        f"{p.done} messages: {lost[:10]}, of which "
-        f"{[f'{n} was {by_seq[n]}' for n in lost[:10] if n in by_seq]}"
-    )
-
-
-def outlived(p, restarts):
-    """Did no daemon end that had what the publisher left?"""
-    if p.state < CLOSED:
-        return not any(end > p.begun_ns for _, end in restarts)
-    return not any(end > p.begun_ns and end + ANNOUNCED_NS > p.ended_ns for _, end in restarts)

@@ -9,14 +9,14 @@ import time
 import points
 import scene
 import story
-from stage import BUILD, PROGRAMS, ROLES, Failed, Stage, idle_fds
+from stage import BUILD, PROGRAMS, ROLES, WORK_ROLES, Failed, Stage, idle_fds, role_of
 
 NAMES = ("plain", "kill", "stop", "errno", "malloc", "kernel", "words", "steps")
 NEED_PTRACE = ("kill", "stop", "errno", "words", "steps")
-PLAIN = dict.fromkeys(ROLES, 0)  # blocks of memory at the end: none
+PLAIN = dict.fromkeys((*ROLES, "asker", "c", "d"), 0)  # blocks of memory at the end: none
 
 # Fixed samples: one of so many.
-QUICK = {"kill": 40, "stop": 80, "errno": 120, "malloc": 12}
+QUICK = {"kill": 50, "stop": 100, "errno": 140, "malloc": 18}
 # The first call of the daemon with these arguments always fails, in a sample too: its reserve
 # descriptor is opened again later; that it is ready is said again.
 NAMED = {("openat", "EMFILE"): "/dev/null", ("write", "EINTR"): "READY=1"}
@@ -66,10 +66,16 @@ def run_plain(memory):
     return failure, True, said
 
 
+def run_plain_work(memory):
+    failure, said, _ = story.tell(victim="c", memory=memory, plain=PLAIN)
+    return failure, True, said
+
+
 def plain(_name, _every, _quick):
     return [
-        [(f"--only plain ({memory})", lambda m=memory: run_plain(m)) for _ in range(3)]
+        [(f"--only plain ({memory})", lambda m=memory, r=run: r(m)) for _ in range(3)]
         for memory in ("memfd", "posix")
+        for run in (run_plain, run_plain_work)
     ]
 
 
@@ -87,7 +93,7 @@ def wanted(name, point):
 def syscalls(name, every, quick):
     all_points = points.syscall_points()
     if not quick:
-        all_points += points.syscall_points(("daemon",), "posix")
+        all_points += points.syscall_points(("daemon", "daemon@work"), "posix")
     chosen = [p for p in all_points if wanted(name, p)]
     chosen.sort(key=lambda p: (p[0], p[1], p[2], p[4], p[3]))
     named = []
@@ -189,9 +195,9 @@ def run_malloc_ctl(n, count, args):
 
 def malloc(_name, every, _quick):
     entries = []
-    for role in ROLES:
-        _, _, told = story.tell()
-        n_all = told.allocations[role]
+    for role in (*ROLES, *WORK_ROLES):
+        _, _, told = story.tell(victim=role)
+        n_all = told.allocations[role_of(role)]
         for count in (1, 5):
             entries.append(
                 [

@@ -5,7 +5,7 @@ import collections
 import re
 
 import story
-from stage import ROLES
+from stage import ROLES, WORK_ROLES, role_of
 
 LINE = re.compile(r"^(?:(\d+) +)?(\w+)\((.*)$")  # (None, name, ...): strace follows one thread
 THREAD = re.compile(r"^(?:(\d+) +)?")
@@ -136,20 +136,20 @@ def trace_of(role, memory="memfd"):
     failure, said, told = story.tell(victim=role, memory=memory, prefix=strace(role, ()))
     if failure:
         raise story.Failed(f"the story without faults, {role} under strace: {failure}\n{said}")
-    return told.trace[role]
+    return told.trace[role_of(role)]
 
 
 def strace(role, inject, threads=True):
     """The command before the victim's; it traces the first thread alone unless `threads`."""
     follow = ["-f"] if threads else []
-    return ["strace", "-D", *follow, "-qq", "-o", f"@FOLDER@/{role}.trace", *inject]
+    return ["strace", "-D", *follow, "-qq", "-o", f"@FOLDER@/{role_of(role)}.trace", *inject]
 
 
 def enumerate_calls(role, memory="memfd"):
     """Of two tellings, as no two are quite the same."""
     seen = {}
     for _ in range(2):
-        for name, n, arguments in calls_of(trace_of(role, memory), role == "daemon"):
+        for name, n, arguments in calls_of(trace_of(role, memory), role_of(role) == "daemon"):
             seen.setdefault((name, n), arguments)
     return [(name, n, arguments) for (name, n), arguments in seen.items()]
 
@@ -157,7 +157,7 @@ def enumerate_calls(role, memory="memfd"):
 ARGUMENTS = {}  # of the points that were enumerated
 
 
-def syscall_points(roles=ROLES, memory="memfd"):
+def syscall_points(roles=(*ROLES, *WORK_ROLES), memory="memfd"):
     """[(role, memory, name, n, action)]; action: SIGKILL, SIGSTOP or an errno."""
     points = []
     for role in roles:
@@ -200,7 +200,7 @@ def run_syscall(point, plain):
     )
     if signal:
         return failure, told.struck, said
-    injected = injected_calls(told.trace.get(role, ""))
+    injected = injected_calls(told.trace.get(role_of(role), ""))
     # Each thread has an n-th call of that name. If one of them cannot fail with this error, as a
     # write() to libuv's eventfd cannot, then what followed proves nothing.
     wrong = [call for call in injected if action not in errnos_of(*call)]

@@ -17,11 +17,17 @@ from scene import ACTOR, BUILD
 PROGRAMS = BUILD / "tests/faults"
 PROFILE = BUILD / "profile"  # of make coverage
 ROLES = ("daemon", "publisher", "a", "b")
+WORK_ROLES = ("daemon@work", "asker", "c")  # of the other story; d is as c
 
 DEADLINE_S = 60  # of a point; without faults it takes a fraction of a second
 SETTLE_S = 5  # until the daemon has closed what the last client left
 
 IDLE_FDS = {}  # by kind of memory
+
+
+def role_of(victim):
+    """Without the story that it is of."""
+    return victim.partition("@")[0] if victim else None
 
 
 class Failed(Exception):
@@ -145,8 +151,13 @@ class Stage:
         return process
 
     def actor(self, role):
-        stdin = subprocess.PIPE if role == "publisher" else subprocess.DEVNULL
-        return self.start(role, [ACTOR / "actor", role, self.socket], stdin=stdin)
+        stdin = subprocess.PIPE if role in ("publisher", "c", "d") else subprocess.DEVNULL
+        name = "helper" if role in ("c", "d") else role
+        return self.start(role, [ACTOR / "actor", name, self.socket], stdin=stdin)
+
+    def end_input(self, process):
+        if process.popen.stdin and not process.popen.stdin.closed:
+            process.popen.stdin.close()
 
     def daemon(self, closed=False):
         """Returns it listening, or ended: then it has to say why. closed: and it has closed the

@@ -10,7 +10,8 @@ import time
 
 import ledger
 import scene
-from stage import DEADLINE_S, SETTLE_S, Failed, Stage, idle_fds
+import work
+from stage import DEADLINE_S, SETTLE_S, WORK_ROLES, Failed, Stage, idle_fds, role_of
 
 MAIN, LAST, LAST_SIDE = "faults/main", 400, 160  # story_faults.c
 QUIET_S = 0.05  # a survivor that does nothing for so long waits for the stopped one
@@ -30,8 +31,8 @@ class Story:
             residue,
         )
         self.struck = False  # the victim was killed, or stopped
-        self.daemon = self.publisher = None
-        self.subscribers = {}
+        self.daemon = None
+        self.away = []  # when the daemon was, [(from_ns, to_ns)]
         self.replaced = []
         self.failure = None
         self.ended = threading.Event()
@@ -74,16 +75,12 @@ class Story:
             raise Failed(f"{process.role} ended with {process.poll()}")
 
     def replace(self, process):
-        role = process.role
-        if role == "daemon":
+        if process.role == "daemon":
+            since = time.monotonic_ns()
             self.start_daemon()
-        elif role == "publisher":
-            if any(s.poll() is None for s in self.subscribers.values()):
-                self.publisher = self.stage.actor(role)
-                self.replaced.append(role)
-        elif self.publisher.poll() is None and process.head.scene != ledger.FINISHED:
-            self.subscribers[role] = self.stage.actor(role)
-            self.replaced.append(role)
+            self.away.append((since, time.monotonic_ns()))
+        else:
+            self.replace_actor(process)
 
     # -- the stopped -------------------------------------------------------------------------------
 
@@ -123,11 +120,7 @@ class Story:
             if now != last:
                 last, since = now, time.monotonic()
             select.select([], [], [], 0.005)
-        if victim.role != "b" or not self.publisher:
-            return
-        if self.publisher.head.scene == ledger.STREAMING:
-            n = self.publisher.ledger.progress()[1]
-            raise Failed(f"b was stopped, and the publisher did not go on: {n} messages")
+        self.check_others(victim)
 
     # -- the story ---------------------------------------------------------------------------------
 
@@ -148,21 +141,11 @@ class Story:
     def tell_all(self):
         self.names_before = set(scene.shm_names())
         self.start_daemon()
-        for role in ("a", "b"):
-            self.subscribers[role] = self.stage.actor(role)
-        self.publisher = self.stage.actor("publisher")
+        self.start_actors()
         ended = set()
         while True:
-            running = [
-                p
-                for p in (self.daemon, self.publisher, *self.subscribers.values())
-                if p not in ended
-            ]
-            # A subscriber that has ended may be replaced below, and needs the publisher then.
-            n = sum(p not in ended for p in self.subscribers.values())
-            self.publisher.head.wanted = n
-            if n == 0 and self.publisher.popen.stdin and not self.publisher.popen.stdin.closed:
-                self.publisher.popen.stdin.close()
+            running = [p for p in (self.daemon, *self.actors()) if p not in ended]
+            self.conduct(ended)
             if not any(p is not self.daemon for p in running):
                 break
             if time.monotonic() > self.stage.until:
@@ -181,17 +164,8 @@ class Story:
     def judge(self):
         self.judge_daemon()
         actors = [p for p in self.stage.processes if p.role != "daemon"]
-        self.published = {o.key: o for p in actors for o in p.ledger.objects(ledger.PUBLISHER)}
-        # Of those that published to their end: how many messages there were.
-        self.sent = {
-            o.key: o.done
-            for p in actors
-            for o in p.ledger.objects(ledger.PUBLISHER)
-            if p.status == 0 and o.topic == MAIN
-        }
+        self.judge_actors(actors)
         for p in actors:
-            if p.status == 0 and p.role in ("a", "b"):
-                self.judge_subscriber(p)
             if p.status == 0:
                 self.judge_leaks(p)
 
@@ -213,43 +187,6 @@ class Story:
                 f"{p.role} ended with {p.head.live} blocks of memory, without faults with "
                 f"{self.plain[p.role]}"
             )
-
-    def judge_subscriber(self, p):
-        subscriptions = p.ledger.objects(ledger.SUBSCRIPTION)
-        last = {}  # by publisher
-        for s in subscriptions:
-            for words in ledger.contradictions(s, self.published):
-                raise Failed(f"{p.role} {words}")
-            for k in s.keys:
-                last[k.key] = max(k.last, last.get(k.key, 0))
-        mains = {key: n for key, n in last.items() if self.published[key].topic == MAIN}
-        if not any(n >= LAST for n in mains.values()):
-            raise Failed(f"{p.role} ended before the last message")
-        for key, n in mains.items():
-            if key in self.sent and not LAST <= n <= self.sent[key]:
-                raise Failed(f"{p.role} saw {n} of {self.sent[key]} messages")
-        if p.role == "a" and not p.head.n_errors:
-            self.judge_reliable(p, subscriptions[0], last)
-
-    def judge_reliable(self, p, subscription, last):
-        """A process that met no error, so it had one subscription only."""
-        is_first = p is self.stage.first["a"]
-        for k in subscription.keys:
-            lost, first = k.gaps - k.first_gap, k.start + k.first_gap + 1
-            if lost:
-                raise Failed(f"a is reliable and missed {lost} messages without an error")
-            if is_first and first != 1 and self.stage.victim != "daemon":
-                raise Failed(f"a is reliable, was there first, and began with message {first}")
-        if not (self.stage.victim == "publisher" and self.kill and is_first):
-            return
-        for o in self.stage.first["publisher"].ledger.objects(ledger.PUBLISHER):
-            # a leaves after the last message, whatever more is published
-            done = min(o.done, LAST if o.topic == MAIN else LAST_SIDE)
-            if last.get(o.key, 0) < done:
-                raise Failed(
-                    f"the publisher was killed after {o.done} messages of {o.topic}, a saw "
-                    f"{last.get(o.key, 0)}"
-                )
 
     def judge_daemon(self):
         """The daemon is as it was before the first client came, and ends when asked."""
@@ -310,6 +247,146 @@ class Story:
         return False
 
 
+class Streams(Story):
+    """A publisher, and two subscribers (story_faults.c)."""
+
+    def start_actors(self):
+        self.subscribers = {role: self.stage.actor(role) for role in ("a", "b")}
+        self.publisher = self.stage.actor("publisher")
+
+    def actors(self):
+        return self.publisher, *self.subscribers.values()
+
+    def conduct(self, ended):
+        # A subscriber that has ended may be replaced, and needs the publisher then.
+        n = sum(p not in ended for p in self.subscribers.values())
+        self.publisher.head.wanted = n
+        if n == 0:
+            self.stage.end_input(self.publisher)
+
+    def replace_actor(self, process):
+        role = process.role
+        if role == "publisher":
+            if any(s.poll() is None for s in self.subscribers.values()):
+                self.publisher = self.stage.actor(role)
+                self.replaced.append(role)
+        elif self.publisher.poll() is None and process.head.scene != ledger.FINISHED:
+            self.subscribers[role] = self.stage.actor(role)
+            self.replaced.append(role)
+
+    def check_others(self, victim):
+        if victim.role != "b" or not hasattr(self, "publisher"):
+            return
+        if self.publisher.head.scene == ledger.STREAMING:
+            n = self.publisher.ledger.progress()[1]
+            raise Failed(f"b was stopped, and the publisher did not go on: {n} messages")
+
+    def judge_actors(self, actors):
+        self.published = {o.key: o for p in actors for o in p.ledger.objects(ledger.PUBLISHER)}
+        # Of those that published to their end: how many messages there were.
+        self.sent = {
+            o.key: o.done
+            for p in actors
+            for o in p.ledger.objects(ledger.PUBLISHER)
+            if p.status == 0 and o.topic == MAIN
+        }
+        for p in actors:
+            if p.status == 0 and p.role in ("a", "b"):
+                self.judge_subscriber(p)
+
+    def judge_subscriber(self, p):
+        subscriptions = p.ledger.objects(ledger.SUBSCRIPTION)
+        last = {}  # by publisher
+        for s in subscriptions:
+            for words in ledger.contradictions(s, self.published):
+                raise Failed(f"{p.role} {words}")
+            for k in s.keys:
+                last[k.key] = max(k.last, last.get(k.key, 0))
+        mains = {key: n for key, n in last.items() if self.published[key].topic == MAIN}
+        if not any(n >= LAST for n in mains.values()):
+            raise Failed(f"{p.role} ended before the last message")
+        for key, n in mains.items():
+            if key in self.sent and not LAST <= n <= self.sent[key]:
+                raise Failed(f"{p.role} saw {n} of {self.sent[key]} messages")
+        if p.role == "a" and not p.head.n_errors:
+            self.judge_reliable(p, subscriptions[0], last)
+
+    def judge_reliable(self, p, subscription, last):
+        """A process that met no error, so it had one subscription only."""
+        is_first = p is self.stage.first["a"]
+        for k in subscription.keys:
+            lost, first = k.gaps - k.first_gap, k.start + k.first_gap + 1
+            if lost:
+                raise Failed(f"a is reliable and missed {lost} messages without an error")
+            if is_first and first != 1 and self.stage.victim != "daemon":
+                raise Failed(f"a is reliable, was there first, and began with message {first}")
+        if not (self.stage.victim == "publisher" and self.kill and is_first):
+            return
+        for o in self.stage.first["publisher"].ledger.objects(ledger.PUBLISHER):
+            # a leaves after the last message, whatever more is published
+            done = min(o.done, LAST if o.topic == MAIN else LAST_SIDE)
+            if last.get(o.key, 0) < done:
+                raise Failed(
+                    f"the publisher was killed after {o.done} messages of {o.topic}, a saw "
+                    f"{last.get(o.key, 0)}"
+                )
+
+
+class Work(Story):
+    """An asker, and two helpers (story_faults_work.c)."""
+
+    def start_actors(self):
+        self.helpers = {role: self.stage.actor(role) for role in ("c", "d")}
+        self.asker = self.stage.actor("asker")
+
+    def actors(self):
+        return self.asker, *self.helpers.values()
+
+    def conduct(self, ended):
+        if self.asker in ended:
+            for helper in self.helpers.values():
+                self.stage.end_input(helper)
+
+    def replace_actor(self, process):
+        if process.role == "asker":
+            self.asker = self.stage.actor("asker")
+        elif self.asker.poll() is None:
+            self.helpers[process.role] = self.stage.actor(process.role)
+        else:
+            return
+        self.replaced.append(process.role)
+
+    def check_others(self, victim):
+        """The asker waits for a helper that has something."""
+
+    def judge_actors(self, actors):
+        objects = [o for p in actors for o in p.ledger.objects()]
+        steps = [step for p in actors for step in p.ledger.steps()]
+        totals = Totals()
+        victim = self.stage.victim and self.stage.first[self.stage.victim]
+        hurt = victim.pid if victim and not self.kill else None
+        work.judge_queues(objects, steps, int(self.kill), self.away, totals, n_groups=1)
+        work.judge_calls(objects, steps, victim, totals, hurt)
+        if totals.faults:
+            raise Failed(totals.faults[0])
+        done = {(key, seq) for _, _, key, seq, *_, what in steps if what == ledger.SAYS_DONE}
+        for p in actors:
+            for o in p.ledger.objects(ledger.PUBLISHER) if p.status == 0 else ():
+                missing = [n for n in range(1, o.done + 1) if (o.key, n) not in done]
+                if missing:
+                    raise Failed(f"the asker has drained {o}, and nobody did {missing}")
+
+
+class Totals:
+    """What work.py counts."""
+
+    def __init__(self):
+        self.faults = []
+
+    def __getattr__(self, name):
+        return 0
+
+
 def tell(
     victim=None,
     prefix=(),
@@ -322,9 +399,11 @@ def tell(
     residue=False,
 ):
     """Returns (failure or None, what was said, the story)."""
+    kind = Work if victim in WORK_ROLES else Streams
+    victim = role_of(victim)
     with Stage(victim, prefix, fail, memory, everywhere) as stage:
         stage.prefix = [x.replace("@FOLDER@", stage.folder) for x in stage.prefix]
-        story = Story(
+        story = kind(
             stage,
             kill,
             os.path.join(stage.folder, f"{victim}.trace") if stop else None,
