@@ -16,6 +16,7 @@
 #   FUZZ_RUNS=n T='take topic'          `make fuzz`: executions of a target, and which targets
 #   BENCH_ARGS= HOSTILE_ARGS=           passed to bench/run, bench/run-gpu and tests/hostile/run
 #   TURNS_ARGS=                         passed to tests/hostile/turns.py
+#   CARGO=cargo                         for `make rust` and `make check-rust`
 #   PYTHON=python3                      for `make python`, `make check-python` and the tools
 #   INTEROP_PYTHON=python3              a Python with the frameworks: check-interop, bench-python
 #   CHECK_GPU_DRIVER=file               `make check-gpu`: a driver instead of libcuda.so.1
@@ -36,6 +37,7 @@
 #   mk/libraries.mk  libraries, headers of GPU drivers    mk/trials.mk    lint, fuzz, faults, model
 #   mk/install.mk    make install                         mk/bench.mk     benchmarks
 #   mk/python.mk     the Python package                   mk/packages.mk  Debian packages, the site
+#   mk/rust.mk       the Rust crates
 
 VERSION := 0.1.0
 SOVERSION := 0
@@ -240,6 +242,7 @@ include mk/tests.mk
 include mk/trials.mk
 include mk/bench.mk
 include mk/python.mk
+include mk/rust.mk
 include mk/packages.mk
 include mk/install.mk
 

@@ -6,7 +6,7 @@
 # and fails if that is needed to build.
 #
 #   tools/setup.sh [--lint] [--model] [--bench] [--faults] [--interop] [--wheel] [--deb] [--docs]
-#                  [--containers] [--mutants] [--no-venv]
+#                  [--containers] [--mutants] [--rust] [--no-venv]
 #
 # On Debian and its relatives it asks dpkg what is missing and apt for it, with sudo when not root.
 # On another system it looks for the tools and libraries themselves and names what is not found.
@@ -34,6 +34,11 @@ shells=(zsh fish)
 # reads C headers.
 peers=(iceoryx libiceoryx-binding-c-dev libzmq3-dev libgrpc++-dev libprotobuf-dev
     protobuf-compiler-grpc clang)
+# What builds the crates in rust/: clang's library reads the C headers. Debian's own rustc is too
+# old, but these are not; they conflict with it, and with what rustup has installed by apt.
+rust=(clang pkg-config)
+cargo=(cargo-web rustc-web rustfmt-web rust-web-clippy)
+cargo_min=1.89
 # Headers of AMD's runtime: the HIP backend is left out of a build without them.
 hip=(libamdhip64-dev)
 
@@ -42,6 +47,7 @@ may=("${hip[@]}" "${shells[@]}")
 venv=yes
 interop=
 mutants=
+cargo_wanted=
 audit=
 types=
 site=
@@ -57,6 +63,10 @@ for arg in "$@"; do
     --containers) want+=("${containers[@]}") ;;
     --mutants) mutants=yes ;;
     --docs) want+=("${docs[@]}") site=yes ;;
+    --rust)
+        want+=("${rust[@]}")
+        cargo_wanted=yes
+        ;;
     --no-venv) venv= ;;
     --help | -h)
         sed -n '4,13s/^# \{0,1\}//p' "$0"
@@ -64,11 +74,26 @@ for arg in "$@"; do
         ;;
     *)
         echo "tools/setup.sh: unknown argument '$arg' (known: --lint --model --bench --faults" \
-            "--interop --wheel --deb --docs --containers --mutants --no-venv)" >&2
+            "--interop --wheel --deb --docs --containers --mutants --rust --no-venv)" >&2
         exit 2
         ;;
     esac
 done
+
+cargo_is_new() {
+    local version
+    version=$("${CARGO:-cargo}" --version 2>/dev/null | cut -d' ' -f2)
+    [ -n "$version" ] && printf '%s\n' "$cargo_min" "$version" | sort -VC
+}
+if [ -n "$cargo_wanted" ] && ! cargo_is_new; then
+    if command -v cargo rustc rustup >/dev/null; then
+        echo "tools/setup.sh: $(command -v cargo rustc rustup | head -n 1) is there, and no cargo" \
+            "$cargo_min or later: run \`rustup update\`, or remove it, and this script installs" \
+            "${cargo[*]}" >&2
+        exit 1
+    fi
+    want+=("${cargo[@]}")
+fi
 
 # What is installed, by package name; "a|b" alternatives are not needed on Debian 12.
 missing_debian() {

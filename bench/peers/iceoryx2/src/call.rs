@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Request-response of iceoryx2 as in its own benchmark of it, with slices of bytes: both sides loan
-//! without initialising, and receive in a loop. One client and one server, a buffer of one.
+//! Request-response of iceoryx2 as in its own benchmark of it, with slices of bytes: both sides
+//! loan without initialising, and receive in a loop. One client and one server, a buffer of one.
 
 use iceoryx2::active_request::ActiveRequest;
 use iceoryx2::pending_response::PendingResponse;

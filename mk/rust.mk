@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# The workspace rust/: the crates dlpackd-sys and dlpackd. Nothing else needs cargo.
+
+CARGO ?= cargo
+RUST_ENV = DLX_BUILD='$(BUILD_ABS)' CARGO_TARGET_DIR='$(BUILD_ABS)/rust' CARGO='$(CARGO)' \
+    LD_LIBRARY_PATH='$(BUILD_ABS)'
+
+.PHONY: rust check-rust
+rust: $(LIB_BIN) ## build the Rust crates in build/rust (cargo 1.89 or later)
+	@tools/setup.sh --rust
+	+$(Q)cd rust && env $(RUST_ENV) \
+	    $(CARGO) build --locked --workspace --all-features --examples
+
+check-rust: ## the tests of the Rust crates, and what their linters say
+	@tools/setup.sh --rust
+	+@$(SUBMAKE) all python
+	+@$(RUN_ENV) $(RUST_ENV) tools/check-rust

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Finds libdlx, and makes the bindings from its headers. `DLX_BUILD` names the build folder of a
+//! source tree that contains this crate; without it, pkg-config finds an installed library.
+
+use std::env;
+use std::path::PathBuf;
+
+fn main() {
+    println!("cargo:rerun-if-env-changed=DLX_BUILD");
+    let mut bindings = bindgen::builder()
+        .header_contents("libdlx.h", "#include <dlx/dlx.h>\n")
+        .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()))
+        .allowlist_function("dlx_.*")
+        .allowlist_type("dlx_.*|DL.*")
+        .allowlist_var("DLX_.*|DLPACK_FLAG_.*")
+        .prepend_enum_name(false)
+        .derive_default(true);
+    for folder in find() {
+        bindings = bindings.clang_arg(format!("-I{}", folder.display()));
+    }
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap()).join("bindings.rs");
+    bindings
+        .generate()
+        .expect("bindgen could not read dlx/dlx.h")
+        .write_to_file(out)
+        .expect("the bindings could not be written");
+}
+
+/// Tells cargo how to link libdlx, and returns the folders of its headers.
+fn find() -> Vec<PathBuf> {
+    if let Some(build) = env::var_os("DLX_BUILD") {
+        let build = PathBuf::from(build);
+        let library = build.join("libdlx.so");
+        assert!(library.exists(), "DLX_BUILD: there is no {}: run make", library.display());
+        println!("cargo:rustc-link-search=native={}", build.display());
+        println!("cargo:rustc-link-lib=dylib=dlx");
+        return vec![
+            PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("../../include"),
+        ];
+    }
+    match pkg_config::Config::new().atleast_version("0.1.0").probe("libdlx") {
+        Ok(found) => found.include_paths,
+        Err(e) => panic!(
+            "libdlx was not found: install it, or set DLX_BUILD to the build folder of its source: \
+             {e}"
+        ),
+    }
+}

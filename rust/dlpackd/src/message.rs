@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Received messages.
+
+use std::borrow::Cow;
+use std::ffi::{CStr, c_int};
+use std::fmt;
+use std::ptr::{self, NonNull};
+
+use dlpackd_sys as sys;
+use sys::DLManagedTensorVersioned as ManagedC;
+
+use crate::dtype::Element;
+use crate::error::{Error, Result, check};
+use crate::tensor::{Layout, Loan, ManagedTensor, Strided, Tensor, elements_of};
+
+/// A received message: one or more tensors, and metadata. It holds its memory until it and every
+/// tensor made from it is released. Any thread may use and release it. A clone is another reference
+/// to the same message.
+pub struct Message(NonNull<sys::dlx_message>);
+
+// SAFETY: "Any thread may use and release a message or a tensor, in any order" (dlx.h).
+unsafe impl Send for Message {}
+// SAFETY: likewise.
+unsafe impl Sync for Message {}
+
+impl Message {
+    /// # Safety
+    ///
+    /// A message of libdlx that belongs to the caller.
+    pub(crate) unsafe fn from_raw(message: *mut sys::dlx_message) -> Message {
+        Message(NonNull::new(message).expect("a message"))
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut sys::dlx_message {
+        self.0.as_ptr()
+    }
+
+    /// How many tensors it has, at least 1.
+    pub fn n_tensors(&self) -> usize {
+        // SAFETY: this holds the message, here and below.
+        unsafe { sys::dlx_message_n_tensors(self.as_raw()) as usize }
+    }
+
+    /// What tensor `i` is; None if there is no such tensor. One on a GPU has the device id 0 here.
+    pub fn layout(&self, i: usize) -> Option<Layout<'_>> {
+        // SAFETY: the tensor lives as long as the message.
+        self.peek(i).map(|tensor| unsafe { Layout::new(tensor) })
+    }
+
+    fn peek(&self, i: usize) -> Option<&sys::DLTensor> {
+        // SAFETY: the tensor lives as long as the message.
+        unsafe { sys::dlx_message_tensor_peek(self.as_raw(), index(i)).as_ref() }
+    }
+
+    /// Lends the elements of tensor `i` as long as the message. This is the cheapest way to them.
+    pub fn slice<T: Element>(&self, i: usize) -> Result<&[T]> {
+        let Some(tensor) = self.peek(i) else {
+            return Err(self.no_tensor(i));
+        };
+        // SAFETY: the tensor lives as long as the message.
+        let layout = unsafe { Layout::new(tensor) };
+        layout.check_type::<T>()?;
+        layout.check_row_major()?;
+        // SAFETY: likewise, and it is such a tensor.
+        Ok(unsafe { elements_of(tensor, layout.n_elements()) })
+    }
+
+    fn no_tensor(&self, i: usize) -> Error {
+        let n = self.n_tensors();
+        Error::new(
+            sys::DLX_E_INVALID,
+            format!("the message has {n} tensors, and none with index {i}"),
+        )
+    }
+
+    /// Makes a tensor that holds the message by itself: row-major, of this type, in memory of the
+    /// CPU.
+    pub fn tensor<T: Element>(&self, i: usize) -> Result<Tensor<T>> {
+        Tensor::new(self.managed(i)?)
+    }
+
+    /// The same for a tensor that may have strides.
+    pub fn strided<T: Element>(&self, i: usize) -> Result<Strided<T>> {
+        Strided::new(self.managed(i)?)
+    }
+
+    /// The bytes of tensor `i`, whatever its type.
+    pub fn bytes(&self, i: usize) -> Result<Tensor<u8>> {
+        Tensor::of_bytes(self.managed(i)?)
+    }
+
+    /// Tensor `i`, whatever it is and wherever: for other crates that take DLPack.
+    pub fn managed(&self, i: usize) -> Result<ManagedTensor> {
+        self.make(i, |message, i, ret| {
+            // SAFETY: the arguments are valid for the call.
+            unsafe { sys::dlx_message_tensor(message, i, ret) }
+        })
+    }
+
+    /// Makes a private tensor of tensor `i`, which the caller may write to; nobody else sees that.
+    /// A large one is copied page by page, when it is written to.
+    pub fn private<T: Element>(&self, i: usize) -> Result<Loan<T>> {
+        Loan::new(self.make(i, |message, i, ret| {
+            // SAFETY: the arguments are valid for the call.
+            unsafe { sys::dlx_message_tensor_private(message, i, ret) }
+        })?)
+    }
+
+    fn make(
+        &self,
+        i: usize,
+        make: impl FnOnce(*mut sys::dlx_message, u32, &mut *mut ManagedC) -> c_int,
+    ) -> Result<ManagedTensor> {
+        let mut tensor = ptr::null_mut();
+        check(make(self.as_raw(), index(i), &mut tensor))?;
+        // SAFETY: a tensor of libdlx that belongs to the caller.
+        Ok(unsafe { ManagedTensor::from_raw(tensor) })
+    }
+
+    /// The topic that it was published on.
+    pub fn topic(&self) -> Cow<'_, str> {
+        // SAFETY: the text lives as long as the message.
+        unsafe { CStr::from_ptr(sys::dlx_message_topic(self.as_raw())) }.to_string_lossy()
+    }
+
+    /// Its number, 1 for its publisher's first.
+    pub fn seq(&self) -> u64 {
+        // SAFETY: this holds the message.
+        unsafe { sys::dlx_message_seq(self.as_raw()) }
+    }
+
+    /// How many messages of this publisher were lost or skipped just before it.
+    pub fn gap(&self) -> u64 {
+        // SAFETY: this holds the message.
+        unsafe { sys::dlx_message_gap(self.as_raw()) }
+    }
+
+    /// When it was published: nanoseconds of CLOCK_MONOTONIC.
+    pub fn monotonic_ns(&self) -> u64 {
+        // SAFETY: this holds the message.
+        unsafe { sys::dlx_message_monotonic_ns(self.as_raw()) }
+    }
+
+    /// The id of its publisher: a daemon never reuses one, and a newer publisher has a greater one.
+    pub fn publisher(&self) -> u64 {
+        // SAFETY: this holds the message.
+        unsafe { sys::dlx_message_publisher(self.as_raw()) }
+    }
+}
+
+/// An index of libdlx; one that does not fit is none of a message.
+fn index(i: usize) -> u32 {
+    u32::try_from(i).unwrap_or(u32::MAX)
+}
+
+impl Clone for Message {
+    fn clone(&self) -> Message {
+        // SAFETY: this holds the message, and the result is one more reference to it.
+        unsafe { Message::from_raw(sys::dlx_message_ref(self.as_raw())) }
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        // SAFETY: this owns a reference.
+        unsafe { sys::dlx_message_unref(self.as_raw()) };
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("topic", &self.topic())
+            .field("seq", &self.seq())
+            .field("n_tensors", &self.n_tensors())
+            .finish()
+    }
+}
