@@ -48,6 +48,14 @@
 //! A forked child cannot use handles of its parent: calls fail with [`ErrorKind::Forked`], and
 //! tensors are not mapped there.
 //!
+//! # Features
+//!
+//! | feature | what |
+//! |---|---|
+//! | `tokio` | tasks await messages, and room for theirs |
+//! | `ndarray` | tensors as arrays, and arrays published |
+//! | `dlpark` | tensors for dlpark, and by it for candle, cudarc and others |
+//!
 //! # What is unsafe and why
 //!
 //! Received tensors deref to `&[T]`, whose elements Rust takes to be constant. The kernel keeps
@@ -62,23 +70,37 @@
 //!
 //! What this crate cannot check is `unsafe`: [`Element`], and [`ManagedTensor::from_raw`].
 
+#[cfg(feature = "tokio")]
+mod aio;
+#[cfg(feature = "ndarray")]
+mod arrays;
 mod client;
 mod dtype;
 mod error;
+mod event;
+mod info;
 mod message;
+#[cfg(feature = "dlpark")]
+mod park;
 mod publisher;
+mod set;
 mod subscription;
 mod tensor;
 mod time;
 
+#[cfg(feature = "tokio")]
+pub use aio::{AsyncPublisher, AsyncSubscription};
 pub use client::{Client, ConnectOptions};
 pub use dlpackd_sys as sys;
 pub use dtype::{DType, Device, Element};
 pub use error::{Error, ErrorKind, Rejected, Result};
+pub use event::{Event, EventKind};
+pub use info::PublisherInfo;
 pub use message::Message;
 pub use publisher::{
     OnFull, PublishOptions, Publisher, PublisherOptions, PublisherStats, Report, RetainFor,
 };
+pub use set::Set;
 pub use subscription::{
     Ends, History, Messages, Mode, Spin, SubscribeOptions, Subscription, SubscriptionStats,
 };

@@ -5,12 +5,13 @@ use std::borrow::Cow;
 use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::ptr::{self, NonNull};
+use std::slice;
 
 use dlpackd_sys as sys;
 use sys::DLManagedTensorVersioned as ManagedC;
 
 use crate::dtype::Element;
-use crate::error::{Error, Result, check};
+use crate::error::{Error, Result, c_string, check};
 use crate::tensor::{Layout, Loan, ManagedTensor, Strided, Tensor, elements_of};
 
 /// A received message: one or more tensors, and metadata. It holds its memory until it and every
@@ -115,6 +116,33 @@ impl Message {
         check(make(self.as_raw(), index(i), &mut tensor))?;
         // SAFETY: a tensor of libdlx that belongs to the caller.
         Ok(unsafe { ManagedTensor::from_raw(tensor) })
+    }
+
+    /// The name of tensor `i`, "" if it has none; None if there is no such tensor.
+    pub fn name(&self, i: usize) -> Option<Cow<'_, str>> {
+        // SAFETY: the text lives as long as the message.
+        unsafe {
+            let name = sys::dlx_message_tensor_name(self.as_raw(), index(i));
+            (!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy())
+        }
+    }
+
+    /// The index of the tensor with a name.
+    pub fn find(&self, name: &str) -> Result<usize> {
+        let (name, mut i) = (c_string(name)?, 0);
+        // SAFETY: the arguments are valid for the call.
+        check(unsafe { sys::dlx_message_tensor_find(self.as_raw(), name.as_ptr(), &mut i) })?;
+        Ok(i as usize)
+    }
+
+    /// The metadata; empty if there is none.
+    pub fn meta(&self) -> &[u8] {
+        let mut size = 0;
+        // SAFETY: the bytes live as long as the message.
+        unsafe {
+            let meta = sys::dlx_message_meta(self.as_raw(), &mut size);
+            if meta.is_null() { &[] } else { slice::from_raw_parts(meta.cast(), size) }
+        }
     }
 
     /// The topic that it was published on.

@@ -10,6 +10,8 @@ use dlpackd_sys as sys;
 use crate::client::Client;
 use crate::dtype::{DType, Device, Element};
 use crate::error::{Error, Rejected, Result, c_string, check};
+use crate::event::{Event, next_event};
+use crate::set::Set;
 use crate::tensor::sealed::Managed;
 use crate::tensor::{Loan, ManagedTensor, Outgoing, Tensor};
 use crate::time::{to_ns, to_ns_or_default};
@@ -277,6 +279,34 @@ impl Publisher {
         Ok(self.publish(loan)?)
     }
 
+    /// Publishes several tensors and metadata as one message: a subscriber gets all of it or
+    /// nothing. On failure the set comes back.
+    pub fn publish_set(&self, set: impl Into<Set>) -> Result<Report, Rejected<Set>> {
+        self.publish_set_with(set, &PublishOptions::default())
+    }
+
+    /// Publishes a set with these options.
+    pub fn publish_set_with(
+        &self,
+        set: impl Into<Set>,
+        options: &PublishOptions,
+    ) -> Result<Report, Rejected<Set>> {
+        let (set, args, mut report) = (set.into(), options.to_c(false), report());
+        let result = set.with_items(|items, n, meta| {
+            // SAFETY: the arguments are valid for the call.
+            check(unsafe {
+                sys::dlx_publish_set(self.as_raw(), items, n, meta, &args, &mut report)
+            })
+        });
+        match result {
+            Ok(()) => {
+                set.forget();
+                Ok(Report::from_c(&report))
+            }
+            Err(error) => Err(Rejected { error, value: set }),
+        }
+    }
+
     fn publish_raw(&self, tensor: &ManagedTensor, args: &sys::dlx_publish_args) -> Result<Report> {
         let mut report = report();
         // SAFETY: the arguments are valid for the call. The callers keep the rule of ownership.
@@ -289,6 +319,12 @@ impl Publisher {
     pub fn wait(&self, n_subscribers: u32, timeout: Duration) -> Result<()> {
         // SAFETY: this owns the publisher.
         check(unsafe { sys::dlx_publisher_wait(self.as_raw(), n_subscribers, to_ns(timeout)) })
+    }
+
+    /// The next event, in the order in which the publisher noticed them; None: there is none.
+    pub fn next_event(&self) -> Result<Option<Event>> {
+        // SAFETY: the arguments are valid for the call.
+        next_event(|event| unsafe { sys::dlx_publisher_next_event(self.as_raw(), event) })
     }
 
     /// The counters.

@@ -10,6 +10,7 @@ use dlpackd_sys as sys;
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result, c_string, check};
+use crate::event::{Event, next_event};
 use crate::message::Message;
 use crate::publisher::borrow_fd;
 use crate::time::{FOREVER_NS, to_ns, to_ns_or_default};
@@ -213,6 +214,12 @@ impl Subscription {
     /// left, see [`SubscribeOptions::ends`]; other failures are items.
     pub fn messages(&self) -> Messages<'_> {
         Messages(self)
+    }
+
+    /// The next event; None: there is none. The descriptor becomes readable for events, too.
+    pub fn next_event(&self) -> Result<Option<Event>> {
+        // SAFETY: the arguments are valid for the call.
+        next_event(|event| unsafe { sys::dlx_subscription_next_event(self.as_raw(), event) })
     }
 
     /// The counters.

@@ -298,6 +298,21 @@ impl<T: Element> Strided<T> {
         Some(unsafe { &*self.managed.data::<T>().offset(offset) })
     }
 
+    /// What lies from the first element to the last one, if no stride is negative.
+    #[cfg(feature = "ndarray")]
+    pub(crate) fn extent(&self) -> &[T] {
+        let Layout { shape, strides, .. } = self.managed.layout();
+        let len = if shape.contains(&0) {
+            0
+        } else if strides.is_empty() {
+            shape.iter().product()
+        } else {
+            1 + shape.iter().zip(strides).map(|(&n, &s)| (n - 1) * s as usize).sum::<usize>()
+        };
+        // SAFETY: libdlx has checked that every element lies in the tensor's memory.
+        unsafe { elements_of(self.managed.tensor(), len) }
+    }
+
     /// Copies the elements, row by row.
     pub fn to_vec(&self) -> Vec<T> {
         let shape = self.layout().shape;

@@ -3,8 +3,14 @@
 
 #![allow(missing_docs, clippy::undocumented_unsafe_blocks)]
 
+#[cfg(all(feature = "dlpark", feature = "ndarray"))]
+mod arrays;
 mod daemon;
 mod lifetimes;
 mod messages;
+mod peers;
+mod sets;
+#[cfg(feature = "tokio")]
+mod tasks;
 mod threads;
 mod waiting;
