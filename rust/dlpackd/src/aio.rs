@@ -2,6 +2,7 @@
 //! Publishers and subscriptions in tokio: feature `tokio`. Tasks wait for descriptors, without a
 //! thread. The runtime needs its I/O driver (`enable_io`).
 
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use dlpackd_sys as sys;
@@ -9,9 +10,11 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::yield_now;
 
+use crate::call::{CallError, CallOptions, CallResult, Caller, Request, Service};
 use crate::error::{Error, ErrorKind, Rejected, Result};
 use crate::message::Message;
 use crate::publisher::{Publisher, Report};
+use crate::set::Set;
 use crate::subscription::Subscription;
 use crate::tensor::Outgoing;
 
@@ -170,6 +173,18 @@ impl AsyncPublisher {
             .await
     }
 
+    /// Waits until every declared group has done all that was published before.
+    pub async fn drain(&mut self) -> Result<()> {
+        let publisher = &mut self.publisher;
+        self.waiter
+            .until(move || match publisher.drain(std::time::Duration::ZERO) {
+                Ok(()) => Ok(Some(())),
+                Err(e) if e.kind() == ErrorKind::Timeout => Ok(None),
+                Err(e) => Err(e),
+            })
+            .await
+    }
+
     /// The publisher, for what is not awaited.
     pub fn get_ref(&self) -> &Publisher {
         &self.publisher
@@ -178,5 +193,90 @@ impl AsyncPublisher {
     /// The publisher alone again.
     pub fn into_inner(self) -> Publisher {
         self.publisher
+    }
+}
+
+/// A caller whose results are awaited.
+#[derive(Debug)]
+pub struct AsyncCaller {
+    waiter: Waiter,
+    caller: Caller,
+    others: VecDeque<CallResult>,
+}
+
+impl Caller {
+    /// Lets tasks await replies.
+    pub fn into_async(self) -> Result<AsyncCaller> {
+        let waiter = Waiter::new(self.poll_fd()?)?;
+        Ok(AsyncCaller { waiter, caller: self, others: VecDeque::new() })
+    }
+}
+
+impl AsyncCaller {
+    /// Sends a request and awaits its reply. If the task is cancelled, the call goes on, and
+    /// [`take`](Self::take) tells its result.
+    pub async fn call(
+        &mut self,
+        request: impl Into<Set>,
+        options: &CallOptions,
+    ) -> Result<Message, CallError> {
+        let failed = |error| CallError { error, worker_code: 0, unsent: None };
+        let call = self.caller.begin(request, options).map_err(|rejected| CallError {
+            unsent: Some(rejected.value),
+            ..failed(rejected.error)
+        })?;
+        loop {
+            let result = self.next().await.map_err(failed)?;
+            if result.call == call {
+                return result.reply;
+            }
+            self.others.push_back(result);
+        }
+    }
+
+    /// Takes the result of a call that has ended, of those that [`Caller::begin`] began. Fails with
+    /// [`ErrorKind::NotFound`] if none is in flight. Nothing is lost if the task is cancelled.
+    pub async fn take(&mut self) -> Result<CallResult> {
+        match self.others.pop_front() {
+            Some(result) => Ok(result),
+            None => self.next().await,
+        }
+    }
+
+    async fn next(&mut self) -> Result<CallResult> {
+        let caller = &mut self.caller;
+        self.waiter.until(move || caller.try_take()).await
+    }
+
+    /// The caller, for what is not awaited.
+    pub fn get_ref(&self) -> &Caller {
+        &self.caller
+    }
+}
+
+/// A service whose requests are awaited. A request stays in its thread, so a task that has one
+/// across an await is for `spawn_local` or `block_on`.
+#[derive(Debug)]
+pub struct AsyncService {
+    waiter: Waiter,
+    service: Service,
+}
+
+impl Service {
+    /// Lets tasks await its requests.
+    pub fn into_async(self) -> Result<AsyncService> {
+        Ok(AsyncService { waiter: Waiter::new(self.poll_fd()?)?, service: self })
+    }
+}
+
+impl AsyncService {
+    /// Takes the next request. Nothing is lost if the task is cancelled.
+    pub async fn take(&self) -> Result<Request<'_>> {
+        self.waiter.until(|| self.service.try_take()).await
+    }
+
+    /// The service, for what is not awaited.
+    pub fn get_ref(&self) -> &Service {
+        &self.service
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the daemon knows.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr;
 
 use dlpackd_sys as sys;
@@ -62,20 +62,26 @@ impl PublisherInfo {
     }
 }
 
-/// How libdlx lists entries `E`.
-type ListFn<E> = unsafe extern "C" fn(
-    *mut sys::dlx_client,
-    *const c_char,
-    Option<unsafe extern "C" fn(*const E, *mut c_void) -> c_int>,
-    *mut c_void,
-) -> c_int;
+/// A pattern of topics, or none.
+pub(crate) struct Pattern(Option<CString>);
+
+impl Pattern {
+    pub(crate) fn as_ptr(&self) -> *const c_char {
+        self.0.as_ref().map_or(ptr::null(), |pattern| pattern.as_ptr())
+    }
+}
+
+pub(crate) fn pattern(topic: Option<&str>) -> Result<Pattern> {
+    topic.map(c_string).transpose().map(Pattern)
+}
+
+/// What libdlx calls with each entry of a list.
+pub(crate) type EntryFn<E> = unsafe extern "C" fn(*const E, *mut c_void) -> c_int;
 
 /// Collects the entries of a list, each made by `make`.
-pub(crate) fn list<E, T>(
-    client: &Client,
-    topic: Option<&str>,
-    list: ListFn<E>,
+pub(crate) fn collect<E, T>(
     make: fn(&E) -> T,
+    list: impl FnOnce(EntryFn<E>, *mut c_void) -> c_int,
 ) -> Result<Vec<T>> {
     struct Entries<E, T> {
         made: Vec<T>,
@@ -83,24 +89,25 @@ pub(crate) fn list<E, T>(
     }
     /// # Safety
     ///
-    /// libdlx calls it with an entry, and with what list() gives it.
+    /// libdlx calls it with an entry, and with the entries of collect().
     unsafe extern "C" fn add<E, T>(entry: *const E, entries: *mut c_void) -> c_int {
-        // SAFETY: nobody else has them during the call of list().
+        // SAFETY: nobody else has them during the call of `list`.
         let (entries, entry) = unsafe { (&mut *entries.cast::<Entries<E, T>>(), &*entry) };
         entries.made.push((entries.make)(entry));
         0
     }
-    let topic = topic.map(c_string).transpose()?;
-    let topic = topic.as_ref().map_or(ptr::null(), |topic| topic.as_ptr());
     let mut entries = Entries { made: Vec::new(), make };
-    // SAFETY: the arguments are valid for the call, and `add` is for such entries.
-    check(unsafe { list(client.as_raw(), topic, Some(add::<E, T>), (&raw mut entries).cast()) })?;
+    check(list(add::<E, T>, (&raw mut entries).cast()))?;
     Ok(entries.made)
 }
 
 impl Client {
     /// Lists publishers, ordered by topic, then by id; `topic` may be a pattern, None: all topics.
     pub fn publishers(&self, topic: Option<&str>) -> Result<Vec<PublisherInfo>> {
-        list(self, topic, sys::dlx_list_publishers, PublisherInfo::from_c)
+        let topic = pattern(topic)?;
+        collect(PublisherInfo::from_c, |add, entries| {
+            // SAFETY: the arguments are valid for the call.
+            unsafe { sys::dlx_list_publishers(self.as_raw(), topic.as_ptr(), Some(add), entries) }
+        })
     }
 }

@@ -33,7 +33,7 @@
 //! # Threads
 //!
 //! A [`Client`] is for any number of threads at once. One thread at a time may use a [`Publisher`]
-//! or a [`Subscription`]: they are [`Send`], and not [`Sync`]. Messages and tensors are for any
+//! or a [`Subscription`], a [`Caller`] or a [`Service`]: they are [`Send`], and not [`Sync`]. Messages and tensors are for any
 //! thread, in any order, also after everything else was dropped.
 //!
 //! ```compile_fail
@@ -74,6 +74,7 @@
 mod aio;
 #[cfg(feature = "ndarray")]
 mod arrays;
+mod call;
 mod client;
 mod dtype;
 mod error;
@@ -83,13 +84,18 @@ mod message;
 #[cfg(feature = "dlpark")]
 mod park;
 mod publisher;
+mod queue;
 mod set;
 mod subscription;
 mod tensor;
 mod time;
 
 #[cfg(feature = "tokio")]
-pub use aio::{AsyncPublisher, AsyncSubscription};
+pub use aio::{AsyncCaller, AsyncPublisher, AsyncService, AsyncSubscription};
+pub use call::{
+    CallError, CallId, CallOptions, CallResult, Caller, CallerOptions, CallerStats, Request,
+    Service, ServiceOptions, ServiceStats,
+};
 pub use client::{Client, ConnectOptions};
 pub use dlpackd_sys as sys;
 pub use dtype::{DType, Device, Element};
@@ -100,6 +106,7 @@ pub use message::Message;
 pub use publisher::{
     OnFull, PublishOptions, Publisher, PublisherOptions, PublisherStats, Report, RetainFor,
 };
+pub use queue::GroupInfo;
 pub use set::Set;
 pub use subscription::{
     Ends, History, Messages, Mode, Spin, SubscribeOptions, Subscription, SubscriptionStats,

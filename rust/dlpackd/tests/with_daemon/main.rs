@@ -5,10 +5,12 @@
 
 #[cfg(all(feature = "dlpark", feature = "ndarray"))]
 mod arrays;
+mod calls;
 mod daemon;
 mod lifetimes;
 mod messages;
 mod peers;
+mod queues;
 mod sets;
 #[cfg(feature = "tokio")]
 mod tasks;

@@ -17,6 +17,8 @@ const _: () = {
     is_sync::<Client>();
     is_send::<Publisher>();
     is_send::<Subscription>();
+    is_send::<dlx::Caller>();
+    is_send::<dlx::Service>();
     is_send::<Message>();
     is_sync::<Message>();
     is_send::<Tensor<f32>>();
