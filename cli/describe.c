@@ -37,7 +37,7 @@ json_t *describe_behind(uint64_t behind)
 json_t *describe_link(const struct dlx_link_info *i)
 {
     return json_pack("{s:o, s:I, s:I, s:o, s:b, s:b, s:o, s:o, s:o, s:I, s:I, s:o, s:b, s:b, s:o, "
-                     "s:b}",
+                     "s:b, s:I}",
                      "link", output_json_u64(i->link), "pid", (json_int_t)i->pid, "uid",
                      (json_int_t)i->uid, "client_name", output_json_text(i->client_name), "latest",
                      (int)(i->mode == DLX_MODE_LATEST), "reliable", (int)i->reliable, "taken",
@@ -45,7 +45,8 @@ json_t *describe_link(const struct dlx_link_info *i)
                      output_json_u64(i->lost), "n_held", (json_int_t)i->n_held, "max_held",
                      (json_int_t)i->max_held, "behind", describe_behind(i->behind), "blocks",
                      (int)i->blocks, "joining", (int)i->joining, "former_bytes",
-                     output_json_u64(i->former_bytes), "is_publisher", (int)i->is_publisher);
+                     output_json_u64(i->former_bytes), "is_publisher", (int)i->is_publisher,
+                     "group", (json_int_t)i->group);
 }
 
 json_t *describe_group(const struct dlx_group_info *i)

@@ -18,7 +18,7 @@
 #define MODE_LATEST    1U
 
 /* What clients of this minor version, and later ones, are told. */
-enum { BEHIND_SINCE = 6, JOINING_SINCE = 7, FORMER_SINCE = 8 };
+enum { BEHIND_SINCE = 6, JOINING_SINCE = 7, FORMER_SINCE = 8, GROUPS_SINCE = 8 };
 
 /* ---- publishers ---------------------------------------------------------------------------- */
 
@@ -349,6 +349,8 @@ static void fill_link(Dlx__Wire__LinkEntry *entry, struct link_page *page,
     fill_report(entry, &report);
     if (minor >= BEHIND_SINCE)
         fill_behind(entry, page, link, control, &report);
+    if (minor >= GROUPS_SINCE && link->group)
+        entry->group = link->group->number;
 }
 
 /* A link that has ended, and whose subscriber holds messages. */

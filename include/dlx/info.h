@@ -74,6 +74,8 @@ struct dlx_link_info {
     bool is_publisher;
     /** Likewise: bytes of it that this program maps, as it says. All other counts are 0. */
     uint64_t former_bytes;
+    /** Of a worker: the number of its group, as in struct dlx_group_info; else 0. */
+    uint32_t group;
 };
 
 /** Whether process ids of the daemon are those of the caller's pid namespace. */

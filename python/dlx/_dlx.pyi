@@ -208,6 +208,7 @@ class LinkInfo(TypedDict):
     blocks: bool
     joining: bool
     behind: int | None  # None: the daemon is older and does not tell
+    group: int
 
 class GroupInfo(TypedDict):
     topic: str

@@ -37,13 +37,13 @@ static PyObject *link_dict(const struct dlx_link_info *i)
 {
     PyObject *behind = i->behind == DLX_BEHIND_UNKNOWN ? Py_NewRef(Py_None)
                                                        : PyLong_FromUnsignedLongLong(i->behind);
-    return Py_BuildValue("{s:N,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:O,s:O,s:O,s:O,s:N}",
-                         "client_name", dlxpy_text(i->client_name), "link", i->link, "publisher",
-                         i->publisher, "taken", i->taken, "skipped", i->skipped, "lost", i->lost,
-                         "pid", i->pid, "uid", i->uid, "n_held", i->n_held, "max_held", i->max_held,
-                         "latest", i->mode == DLX_MODE_LATEST ? Py_True : Py_False, "reliable",
-                         i->reliable ? Py_True : Py_False, "blocks", i->blocks ? Py_True : Py_False,
-                         "joining", i->joining ? Py_True : Py_False, "behind", behind);
+    return Py_BuildValue(
+        "{s:N,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:O,s:O,s:O,s:O,s:N,s:I}", "client_name",
+        dlxpy_text(i->client_name), "link", i->link, "publisher", i->publisher, "taken", i->taken,
+        "skipped", i->skipped, "lost", i->lost, "pid", i->pid, "uid", i->uid, "n_held", i->n_held,
+        "max_held", i->max_held, "latest", i->mode == DLX_MODE_LATEST ? Py_True : Py_False,
+        "reliable", i->reliable ? Py_True : Py_False, "blocks", i->blocks ? Py_True : Py_False,
+        "joining", i->joining ? Py_True : Py_False, "behind", behind, "group", i->group);
 }
 
 static PyObject *group_dict(const struct dlx_group_info *i)

@@ -38,7 +38,7 @@ static const struct {
     {"PublisherEntry", 19},
     {"ListLinks", 2},
     {"LinkList", 2},
-    {"LinkEntry", 17},
+    {"LinkEntry", 18},
     {"DaemonInfo", 0},
     {"DaemonInfoReply", 15},
     {"Disconnect", 2},
@@ -260,6 +260,17 @@ LOOP_TEST(a_link_that_is_being_made_is_told_to_those_who_know_it, 0, DLX_ARRAY_S
     ck_assert_uint_eq(links->n_entries, 1);
     ck_assert(!links->entries[0]->joining);
     dlx_test_recv_done();
+}
+
+LOOP_TEST(the_group_of_a_worker_is_told_to_those_who_know_it, 0, DLX_ARRAY_SIZE(minors))
+{
+    enum { SINCE = 8 };
+    auto_pair x = dlx_test_pair_make(NULL, SUBSCRIBE(.group = "g"));
+    auto_fd fd = connect_as(minors[_i]);
+    const Dlx__Wire__LinkList *links =
+        dlx_test_call(fd, LIST_LINKS(.publisher = x.p->id))->link_list;
+    ck_assert_uint_eq(links->n_entries, 1);
+    ck_assert_uint_eq(links->entries[0]->group, minors[_i] >= SINCE);
 }
 
 static int keep_publisher(const struct dlx_publisher_info *info, void *userdata)

@@ -115,7 +115,8 @@ ls and info. The subscriber comes second: beside its publisher, it may keep more
             "blocks": false,
             "joining": false,
             "former_bytes": 0,
-            "is_publisher": false
+            "is_publisher": false,
+            "group": 0
           }
         ]
       }
