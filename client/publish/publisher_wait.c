@@ -63,8 +63,9 @@ struct goal {
     uint64_t done;          /* groups have done all messages up to this one */
     uint64_t queued_bytes;  /* as the last look has found, if there is a bound */
     bool lacks_subscribers; /* as the last look has found */
-    /* When an attempt failed: the client's epoch, and whether a later daemon showed the
-     * publisher. */
+    struct dlx_seen *workers;
+    /* When an attempt failed, or the daemon was asked for workers: the client's epoch. And whether
+     * a later daemon showed the publisher. */
     uint64_t epoch;
     bool was_shown;
 };
@@ -276,104 +277,7 @@ int dlx_publisher_fd(struct dlx_publisher *p)
     return r;
 }
 
-/* ---- whom it has seen --------------------------------------------------------------------- */
-
-#define WHY_NOT_SIZE 200
-/* The minor version since which daemons list links whose subscribers have yet to make a call. */
-#define JOINING_SINCE 7U
-
-/* Processes, of which the text names the first ones. */
-#define NAMES_MOST 3U
-struct names {
-    uint32_t n;
-    uint32_t pids[NAMES_MOST];
-    char text[NAMES_MOST * 80];
-};
-
-static void add_name(struct names *names, const char *name, uint32_t pid)
-{
-    size_t used = strlen(names->text);
-    for (uint32_t i = 0; i < DLX_MIN(names->n, NAMES_MOST); i++)
-        if (names->pids[i] == pid) /* another subscription of it */
-            return;
-    if (names->n < NAMES_MOST) {
-        names->pids[names->n] = pid;
-        (void)snprintf(names->text + used, sizeof names->text - used, "%s%.40s%spid %u%s",
-                       used ? ", " : "", name, *name ? " (" : "", pid, *name ? ")" : "");
-    }
-    names->n++;
-}
-
-static void end_names(struct names *names)
-{
-    size_t used = strlen(names->text);
-    if (names->n > NAMES_MOST)
-        (void)snprintf(names->text + used, sizeof names->text - used, " and %u more",
-                       names->n - NAMES_MOST);
-}
-
-struct seen {
-    struct dlx_publisher *publisher;
-    struct names attached;
-    struct names joining;
-};
-
-static const struct dlx_publisher_link *wait_find_link(const struct dlx_publisher *p, uint64_t id)
-{
-    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
-        const struct dlx_publisher_link *link =
-            dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
-        if (link->id == id && !link->foreign)
-            return link;
-    }
-    return NULL;
-}
-
-/* A link that the daemon has. One that only drains is in the list, too: it does not join. */
-static int see_link(const struct dlx_link_info *info, void *userdata)
-{
-    struct seen *seen = userdata;
-    const struct dlx_publisher_link *link = wait_find_link(seen->publisher, info->link);
-    if (link ? !dlx__publisher_link_receives(link) && !dlx__writer_link_is_over(&link->core)
-             : info->joining)
-        add_name(&seen->joining, info->client_name, info->pid);
-    return 0;
-}
-
-/* Links that the publisher has. Those by a former daemon count once they have come to the next. */
-static void see_own_links(struct seen *seen)
-{
-    struct dlx_publisher *p = seen->publisher;
-    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
-        const struct dlx_publisher_link *link =
-            dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
-        const char *name = dlx__peers_name(&p->client->peers, link->peer);
-        if (dlx__publisher_link_receives(link))
-            add_name(&seen->attached, name, link->peer->pid);
-        else if (link->foreign && !dlx__writer_link_is_over(&link->core))
-            add_name(&seen->joining, name, link->peer->pid);
-    }
-}
-
-/* Asks the daemon, which alone knows those that have subscribed and do not count yet. Returns 0;
- * DLX_E_INTERRUPTED. `ret_why_not`: why it is not known whether there are any; "": it is. */
-static int see_joining(struct seen *seen, char ret_why_not[WHY_NOT_SIZE])
-{
-    struct dlx_publisher *p = seen->publisher;
-    ret_why_not[0] = '\0';
-    if (p->client->interrupt) /* it runs while this call waits for the daemon */
-        dlx__turn_disown(&p->turn);
-    int r = dlx__call_list_links(p->client, p->id, DLX_RECONNECT_PATIENCE_NS, see_link, seen);
-    if (r == DLX_E_NOT_FOUND)
-        (void)snprintf(ret_why_not, WHY_NOT_SIZE,
-                       "dlpackd's rules let this program not observe it");
-    else if (r < 0)
-        (void)snprintf(ret_why_not, WHY_NOT_SIZE, "%s", dlx__error_message());
-    else if (p->client->minor < JOINING_SINCE)
-        (void)snprintf(ret_why_not, WHY_NOT_SIZE, "dlpackd is older than protocol 2.%u",
-                       JOINING_SINCE);
-    return r == DLX_E_INTERRUPTED ? r : 0;
-}
+/* ---- subscribers -------------------------------------------------------------------------- */
 
 /* DLX_E_TIMEOUT, with whom it has seen. A caller that does not wait asks often, and the daemon is
  * not asked each time. */
@@ -383,33 +287,30 @@ static int fail_for_subscribers(struct dlx_publisher *p, uint32_t n_wanted,
     uint32_t n = dlx__publisher_link_n_receiving(p);
     if (wait->deadline == 0)
         return dlx__fail(DLX_E_TIMEOUT, "topic %s has %u of %u subscribers", p->topic, n, n_wanted);
-    struct seen seen = {.publisher = p};
-    char rest[DLX_ERROR_TEXT_SIZE], why_not[WHY_NOT_SIZE];
-    see_own_links(&seen);
-    int r = see_joining(&seen, why_not);
+    struct dlx_seen attached, joining;
+    char rest[DLX_ERROR_TEXT_SIZE];
+    int r = dlx__publisher_see(p, &attached, &joining);
     if (r < 0)
         return r;
-    end_names(&seen.attached);
-    end_names(&seen.joining);
     struct dlx_daemon_info info = {.size = sizeof info};
-    bool lacks =
-        seen.joining.n > 0 && dlx_client_get_daemon_info(p->client, &info) == 0 && *info.lack;
+    bool lacks = joining.n > 0 && dlx_client_get_daemon_info(p->client, &info) == 0 && *info.lack;
     if (lacks)
         (void)snprintf(rest, sizeof rest,
                        "%.200s subscribed, and dlpackd lacks what their links need: %.200s",
-                       seen.joining.text, info.lack);
-    else if (seen.joining.n > 0)
+                       joining.text, info.lack);
+    else if (joining.n > 0)
         (void)snprintf(rest, sizeof rest,
                        "%.200s subscribed, and must make a call first, or subscribe for more "
                        "publishers (n_publishers, publishers=)",
-                       seen.joining.text);
-    else if (*why_not)
-        (void)snprintf(rest, sizeof rest, "who else has subscribed is not known: %s", why_not);
+                       joining.text);
+    else if (*joining.why_not)
+        (void)snprintf(rest, sizeof rest, "who else has subscribed is not known: %s",
+                       joining.why_not);
     else
         (void)snprintf(rest, sizeof rest, "nobody%s subscribes to it at %.200s",
                        n > 0 ? " else" : "", p->client->path);
     return dlx__fail(DLX_E_TIMEOUT, "topic %s has %u of %u subscribers%s%s; %s", p->topic, n,
-                     n_wanted, seen.attached.n > 0 ? ": " : "", seen.attached.text, rest);
+                     n_wanted, attached.n > 0 ? ": " : "", attached.text, rest);
 }
 
 /* As a daemon refused the publisher, with the daemon's words. */
@@ -417,8 +318,6 @@ static int fail_refused(const struct dlx_publisher *p)
 {
     return dlx__fail(DLX_E_ACCESS, "topic %s: %s", p->topic, p->watch.refusal);
 }
-
-/* ---- subscribers -------------------------------------------------------------------------- */
 
 static int look_for_subscribers(struct dlx_publisher *p, struct goal *goal)
 {
@@ -451,23 +350,38 @@ int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t 
     return r;
 }
 
+/* A worker serves also if it has made no call since the publisher came: requests wait for it. The
+ * daemon is asked for such workers, once: it tells of those that come later. */
 static int look_for_workers(struct dlx_publisher *p, struct goal *goal)
 {
-    (void)goal;
+    const struct dlx_writer_group *group = dlx__writer_group_at(&p->core, 0);
     if (p->detours & DLX_DETOUR_REFUSED)
         return fail_refused(p);
     dlx__publisher_link_find_ends(p);
-    return dlx__publisher_n_workers(dlx__writer_group_at(&p->core, 0)) > 0 ? 0 : DLX_E_FULL;
+    if (dlx__publisher_n_workers(group) > 0)
+        return 0;
+    if (goal->epoch == p->epoch)
+        return DLX_E_FULL;
+    int r = dlx__publisher_see_workers(p, dlx__writer_group_number(group), true, goal->workers);
+    if (r == 0 && !*goal->workers->why_not)
+        goal->epoch = p->epoch;
+    return r < 0 ? r : goal->workers->n > 0 ? 0 : DLX_E_FULL;
 }
 
 int dlx__publisher_wait_for_worker(struct dlx_publisher *p, int64_t timeout_ns)
 {
-    struct goal goal = {.look = look_for_workers};
+    struct dlx_seen workers = {.n = 0};
+    struct goal goal = {.look = look_for_workers, .workers = &workers, .epoch = UINT64_MAX};
     struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
     int r = wait_until(p, &goal, &wait);
-    return r == DLX_E_TIMEOUT
-               ? dlx__fail(r, "topic %s: no worker serves it at %.200s", p->topic, p->client->path)
-               : r;
+    if (r != DLX_E_TIMEOUT)
+        return r;
+    if (*workers.why_not)
+        return dlx__fail(r,
+                         "topic %s: no worker is attached, and whether others serve it is not "
+                         "known: %s",
+                         p->topic, workers.why_not);
+    return dlx__fail(r, "topic %s: no worker serves it at %.200s", p->topic, p->client->path);
 }
 
 /* ---- room --------------------------------------------------------------------------------- */
@@ -528,10 +442,13 @@ static int blame(struct dlx_publisher *p, const struct goal *goal, int code,
     if (goal->queued_bytes >= p->args.max_queued_bytes && (p->detours & DLX_DETOUR_BYTES)) {
         struct dlx_writer_group *late =
             dlx__publisher_late_group(p, dlx__writer_head(&p->core), false);
+        int r = 0;
         if (late)
-            dlx__publisher_describe_late(p, late, who);
+            r = dlx__publisher_describe_late(p, late, wait->deadline != 0, who);
         else
             (void)snprintf(who, sizeof who, "a reliable subscriber has yet to take them");
+        if (r < 0)
+            return r;
         return dlx__fail(code,
                          "topic %s: %s wait already (max_queued_bytes %s): %.300s; wait longer "
                          "(timeout), or raise max_queued_bytes",
@@ -541,7 +458,9 @@ static int blame(struct dlx_publisher *p, const struct goal *goal, int code,
     uint64_t window = dlx__writer_head(&p->core) - DLX_MIN(most, dlx__writer_head(&p->core));
     struct dlx_writer_group *group = dlx__publisher_late_group(p, window + 1, false);
     if (group) {
-        dlx__publisher_describe_late(p, group, who);
+        int r = dlx__publisher_describe_late(p, group, wait->deadline != 0, who);
+        if (r < 0)
+            return r;
         return dlx__fail(code,
                          "topic %s: %s; a group may be %s %u behind: wait longer (timeout), raise "
                          "%s, or add workers",
@@ -633,14 +552,14 @@ static int look_for_done(struct dlx_publisher *p, struct goal *goal)
     return dlx__publisher_late_group(p, goal->done, true) ? DLX_E_FULL : 0;
 }
 
-static int fail_undone(struct dlx_publisher *p, uint64_t to)
+static int fail_undone(struct dlx_publisher *p, uint64_t to, const struct dlx_wait *wait)
 {
     char late[DLX_LATE_GROUP_SIZE];
     struct dlx_writer_group *group = dlx__publisher_late_group(p, to, true);
     if (!group)
         return 0;
-    dlx__publisher_describe_late(p, group, late);
-    return dlx__fail(DLX_E_TIMEOUT, "topic %s: %s", p->topic, late);
+    int r = dlx__publisher_describe_late(p, group, wait->deadline != 0, late);
+    return r < 0 ? r : dlx__fail(DLX_E_TIMEOUT, "topic %s: %s", p->topic, late);
 }
 
 int dlx_publisher_drain(struct dlx_publisher *p, int64_t timeout_ns)
@@ -649,7 +568,7 @@ int dlx_publisher_drain(struct dlx_publisher *p, int64_t timeout_ns)
     if (r < 0)
         return r;
     struct goal goal = {.look = look_for_done, .done = dlx__writer_head(&p->core)};
-    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
+    struct dlx_wait wait = {.deadline = timeout_ns == 0 ? 0 : dlx__deadline(timeout_ns)};
     arm_begin(p);
     if (p->args.n_groups == 0)
         r = dlx__fail(DLX_E_INVALID,
@@ -659,7 +578,7 @@ int dlx_publisher_drain(struct dlx_publisher *p, int64_t timeout_ns)
     else
         r = wait_until(p, &goal, &wait);
     if (r == DLX_E_TIMEOUT)
-        r = fail_undone(p, goal.done);
+        r = fail_undone(p, goal.done, &wait);
     r = arm_end(p, r);
     dlx__publisher_leave(p);
     return r;

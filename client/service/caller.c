@@ -272,24 +272,18 @@ static void on_link_gone(void *userdata, struct dlx_publisher_link *link)
     }
 }
 
-static void say_late(struct dlx_caller *k, struct slot *slot, uint64_t now)
+static int see_workers(struct dlx_caller *k, struct dlx_seen *ret)
 {
-    const struct dlx_writer_group *group = group_of(k);
-    char why[DLX_WHO_SIZE + 64];
     dlx__publisher_link_env.pick_up(k->out);
-    uint32_t n_workers = dlx__publisher_n_workers(group);
-    const struct dlx_publisher_link *holder = dlx__publisher_holder(group, slot->seq);
-    if (passed_of(k) >= slot->seq)
-        (void)snprintf(why, sizeof why, "a worker has done the request, but its reply is not here");
-    else if (holder) {
-        char who[DLX_WHO_SIZE];
-        dlx__publisher_name_link(k->out, holder, who);
-        (void)snprintf(why, sizeof why, "worker %s has the request", who);
-    } else if (n_workers > 0)
-        (void)snprintf(why, sizeof why, "none of its workers (%u) has taken the request",
-                       n_workers);
-    else
-        (void)snprintf(why, sizeof why, "no worker serves it");
+    return dlx__publisher_see_workers(k->out, dlx__writer_group_number(group_of(k)), true, ret);
+}
+
+static void say_late(struct dlx_caller *k, struct slot *slot, const struct dlx_seen *workers,
+                     uint64_t now)
+{
+    char why[DLX_HOLDER_SIZE] = "a worker has done the request, but its reply is not here";
+    if (passed_of(k) < slot->seq)
+        dlx__publisher_describe_holder(k->out, group_of(k), slot->seq, "the request", workers, why);
     dlx__fail(DLX_E_TIMEOUT, "topic %s: no reply after %.3f s: %s", caller_topic(k),
               (double)(now - slot->begun_ns) / 1e9, why);
     slot_say(slot);
@@ -329,9 +323,11 @@ static void hear_of_workers(struct dlx_caller *k, uint64_t now)
     }
 }
 
-/* The inbox is empty. */
-static void caller_look(struct dlx_caller *k)
+/* The inbox is empty. Returns 0; DLX_E_INTERRUPTED. */
+static int caller_look(struct dlx_caller *k)
 {
+    struct dlx_seen workers;
+    bool has_seen = false;
     uint64_t now = dlx__now_ns();
     for (uint32_t i = 0; i < k->max_in_flight; i++)
         if (k->slots[i].state == SLOT_GONE)
@@ -346,7 +342,11 @@ static void caller_look(struct dlx_caller *k)
         if (slot->state != SLOT_WAITING)
             continue;
         if (slot->deadline <= now) {
-            say_late(k, slot, now);
+            int r = has_seen ? 0 : see_workers(k, &workers);
+            if (r < 0)
+                return r;
+            has_seen = true;
+            say_late(k, slot, &workers, now);
             slot_mark_cancelled(k, slot);
             slot->lingers = true;
             slot_end(k, slot, DLX_E_TIMEOUT);
@@ -357,6 +357,7 @@ static void caller_look(struct dlx_caller *k)
         }
     }
     dlx__error_clear();
+    return 0;
 }
 
 /* ---- waiting ------------------------------------------------------------------------------- */
@@ -387,7 +388,9 @@ static int step(struct dlx_caller *k, uint64_t until)
                          caller_topic(k), k->max_in_flight + HELD_MORE);
     if (!is_no_reply(r))
         return r;
-    caller_look(k);
+    int looked = caller_look(k);
+    if (looked < 0)
+        return looked;
     return r == DLX_E_EMPTY || r == DLX_E_TIMEOUT ? DLX_E_EMPTY : 0;
 }
 
@@ -432,7 +435,7 @@ static int find_free(struct dlx_caller *k, struct slot **ret)
 static int fail_ahead(struct dlx_caller *k)
 {
     char late[DLX_LATE_GROUP_SIZE];
-    dlx__publisher_describe_late(k->out, group_of(k), late);
+    (void)dlx__publisher_describe_late(k->out, group_of(k), false, late);
     return dlx__fail(DLX_E_FULL,
                      "topic %s: %s; this caller may be %u requests ahead of it (max_in_flight %u): "
                      "wait for it, end that worker, or make another caller",

@@ -101,7 +101,7 @@ class caller : public detail::allocating<dlx_caller, dlx_caller_alloc>
     void cancel(std::uint64_t number) { detail::check(dlx_call_cancel(get(), number)); }
     /** The code that the worker gave to the last call that threw DLX_E_CALL_FAILED. */
     int worker_code() const noexcept { return dlx_caller_worker_code(get()); }
-    /** Waits until a worker of the service is attached. False if none is in time. */
+    /** Waits until a worker serves: dlx_caller_wait(). False if none does in time. */
     template <class R, class P> bool wait(std::chrono::duration<R, P> timeout)
     {
         return detail::there(dlx_caller_wait(get(), detail::nanoseconds(timeout)));

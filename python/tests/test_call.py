@@ -291,7 +291,7 @@ def test_a_time_out_says_who_has_the_request(c):
             k.wait(0)
         with c.serve("svc", timeout=PATIENCE) as service:
             k.wait(PATIENCE)
-            with pytest.raises(dlx.Timeout, match=r"none of its workers \(1\) has taken"):
+            with pytest.raises(dlx.Timeout, match="none of its workers has the request: .*pid"):
                 k.call(b"x", timeout=0.01)
             started(k, b"y", timeout=0.2)
             request = service.take()
@@ -523,7 +523,7 @@ def test_async_for_serves(c):
 def test_async_errors_are_those_of_call(c):
     async def main():
         with pair(c, max_in_flight=2) as (k, service):
-            with pytest.raises(dlx.Timeout, match=r"none of its workers \(1\) has taken"):
+            with pytest.raises(dlx.Timeout, match="none of its workers has the request: .*pid"):
                 await k.call_async(b"x", timeout=0.05)
             first = asyncio.create_task(k.call_async(b"1"))
             second = asyncio.create_task(k.call_async(b"2"))

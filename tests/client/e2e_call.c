@@ -21,7 +21,8 @@
     (&(const struct dlx_service_args){.size = sizeof(struct dlx_service_args), __VA_ARGS__})
 #define REPLY(...)                                                                                 \
     (&(const struct dlx_reply_args){.size = sizeof(struct dlx_reply_args), __VA_ARGS__})
-#define BYTES(text) (&(const struct dlx_bytes){.data = (text), .size = sizeof(text) - 1})
+#define NOBODY_HAS_IT "none of its workers has the request: e2e_call"
+#define BYTES(text)   (&(const struct dlx_bytes){.data = (text), .size = sizeof(text) - 1})
 
 #define auto_caller  DLX_TEST_AUTO(end_caller) struct dlx_caller
 #define auto_service DLX_TEST_AUTO(end_service) struct dlx_service
@@ -416,12 +417,13 @@ TEST(a_timeout_says_who_has_the_request)
     auto_caller *k = caller_of(c, NULL);
     char words[64];
     const struct dlx_call_args *soon = CALL(.timeout_ns = SECOND / 20);
-    fails(dlx_caller_wait(k, SECOND / 50), DLX_E_TIMEOUT, "no worker serves it");
+    fails(dlx_caller_wait(k, SECOND / 50), DLX_E_TIMEOUT,
+          "topic svc/add: no worker serves it at /");
     expect_failure(k, ask(k, 1, soon), DLX_E_TIMEOUT, "no worker serves it");
     auto_service *s = serve(c, NULL);
     ok(dlx_caller_wait(k, PATIENCE));
-    expect_failure(k, ask(k, 1, soon), DLX_E_TIMEOUT,
-                   "none of its workers (1) has taken the request");
+    (void)snprintf(words, sizeof words, "%s (pid %d)", NOBODY_HAS_IT, (int)getpid());
+    expect_failure(k, ask(k, 1, soon), DLX_E_TIMEOUT, words);
     uint64_t call = ask(k, 1, CALL(.timeout_ns = SECOND / 5));
     auto_request *request = next(s);
     (void)snprintf(words, sizeof words, "(pid %d) has the request", (int)getpid());
@@ -431,6 +433,68 @@ TEST(a_timeout_says_who_has_the_request)
     ck_assert(dlx_request_cancelled(request));
     ck_assert_uint_eq(caller_stats(k).timed_out, 3);
     ck_assert_uint_eq(service_stats(s).expired, 2);
+}
+
+/* A process that computes makes no call. It is ready for two callers that come meanwhile. */
+TEST(a_worker_that_makes_no_call_serves_callers_that_come)
+{
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_service *s = serve(c, NULL);
+    auto_caller *first = caller_of(other, NULL), *second = caller_of(other, NULL),
+                *third = caller_of(other, NULL);
+    char words[64];
+    (void)snprintf(words, sizeof words, "%s (pid %d)", NOBODY_HAS_IT, (int)getpid());
+    ck_assert_uint_eq(caller_stats(first).n_workers, 1);
+    ck_assert_uint_eq(caller_stats(second).n_workers, 1);
+    ck_assert_uint_eq(caller_stats(third).n_workers, 0);
+    ok(dlx_caller_wait(third, 0));
+    ok(dlx_caller_wait(third, PATIENCE));
+    expect_failure(third, ask(third, 1, CALL(.timeout_ns = 1)), DLX_E_TIMEOUT, words);
+    uint64_t call = ask(third, 5, NULL);
+    answer_next(s);
+    expect_reply(third, call, 6);
+    ck_assert_uint_eq(caller_stats(third).n_workers, 1);
+}
+
+TEST(a_subscriber_that_makes_no_call_is_no_worker)
+{
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, TOPIC, NULL);
+    auto_caller *first = caller_of(other, NULL), *second = caller_of(other, NULL),
+                *third = caller_of(other, NULL);
+    struct dlx_caller *callers[] = {first, second, third};
+    for (int i = 0; i < 3; i++) {
+        fails(dlx_caller_wait(callers[i], SECOND / 50), DLX_E_TIMEOUT, "no worker serves it at /");
+        expect_failure(callers[i], ask(callers[i], 1, CALL(.timeout_ns = 1)), DLX_E_TIMEOUT,
+                       "no worker serves it");
+    }
+    take_fails(s, 0, DLX_E_EMPTY, "");
+}
+
+static int interrupt(void *userdata)
+{
+    return *(const int *)userdata;
+}
+
+TEST(a_time_out_does_not_say_what_a_daemon_that_hangs_would_know)
+{
+    const char *words = "no worker is attached, and whether others serve it is not known: dlpackd";
+    int stop = 0;
+    auto_client *c = NULL;
+    ok(dlx_connect(CONNECT(.interrupt = interrupt, .interrupt_data = &stop), &c));
+    auto_caller *k = caller_of(c, NULL);
+    struct dlx_call_result none = {.size = sizeof none};
+    expect_failure(k, ask(k, 1, CALL(.timeout_ns = 1)), DLX_E_TIMEOUT, "no worker serves it");
+    kill(dlx_test_stream_daemon.pid, SIGSTOP);
+    expect_failure(k, ask(k, 1, CALL(.timeout_ns = 1)), DLX_E_TIMEOUT, words);
+    fails(dlx_caller_wait(k, 0), DLX_E_TIMEOUT, words);
+    uint64_t call = ask(k, 1, CALL(.timeout_ns = 1));
+    stop = 1;
+    fails(dlx_call_take(k, PATIENCE, &none), DLX_E_INTERRUPTED, "interrupted");
+    fails(dlx_caller_wait(k, PATIENCE), DLX_E_INTERRUPTED, "interrupted");
+    stop = 0;
+    kill(dlx_test_stream_daemon.pid, SIGCONT);
+    expect_failure(k, call, DLX_E_TIMEOUT, "no worker serves it");
 }
 
 TEST(a_request_whose_time_is_over_is_not_started)
@@ -625,7 +689,7 @@ TEST(a_request_that_takes_too_long_is_named_to_a_caller_that_is_far_ahead_of_it)
     const struct dlx_item item = {.tensor = question(k, N, 1)};
     uint64_t call = 0;
     fails(dlx_call_begin(k, &item, 1, NULL, &call), DLX_E_FULL,
-          "message 1, published 0.0 s ago: e2e_call (pid");
+          "message 1, published 0.0 s ago: worker e2e_call (pid");
     contains(dlx_errmsg(), "this caller may be 128 requests ahead of it (max_in_flight 2)");
     answer(request);
     expect_reply(k, oldest, 1);
@@ -1000,6 +1064,23 @@ TEST(a_request_outlives_a_killed_daemon)
     expect_reply(k, taken, 2);
     answer_next(s);
     expect_reply(k, waits, 3);
+}
+
+/* A process that computes makes no call. */
+TEST(a_worker_that_has_yet_to_come_to_another_daemon_serves)
+{
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_service *s = serve(c, NULL);
+    auto_caller *k = caller_of(other, NULL);
+    char words[64];
+    (void)snprintf(words, sizeof words, "%s (pid %d)", NOBODY_HAS_IT, (int)getpid());
+    dlx_test_stream_restart();
+    ok(dlx_caller_wait(k, PATIENCE));
+    ck_assert_uint_eq(caller_stats(k).n_workers, 0);
+    expect_failure(k, ask(k, 1, CALL(.timeout_ns = 1)), DLX_E_TIMEOUT, words);
+    uint64_t call = ask(k, 5, NULL);
+    answer_next(s);
+    expect_reply(k, call, 6);
 }
 
 /* The worker comes to the new daemon before the caller does, who has yet to subscribe there. */

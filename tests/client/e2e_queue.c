@@ -666,3 +666,28 @@ TEST(a_list_names_a_worker_that_has_a_message_and_has_closed_its_subscription)
     ck_assert_uint_eq(claim.uid, getuid());
     ck_assert_str_eq(claim.client_name, "e2e_queue");
 }
+
+/* A process that computes makes no call. It is ready for two publishers that come meanwhile. */
+TEST(a_time_out_names_workers_that_make_no_call)
+{
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_subscription *s = dlx_queue_worker(c);
+    auto_publisher *first = dlx_test_stream_publisher(other, TOPIC, PUBLISHER(GROUPS)),
+                   *second = dlx_test_stream_publisher(other, TOPIC, PUBLISHER(GROUPS)),
+                   *third = dlx_test_stream_publisher(other, TOPIC, PUBLISHER(GROUPS, .depth = 1));
+    struct dlx_link_info link = {.size = sizeof link}, *next_info = &link;
+    char words[80];
+    ok(dlx_publisher_wait(first, 1, 0));
+    ok(dlx_publisher_wait(second, 1, 0));
+    ok(dlx_list_links(c, third->id, note_link, &next_info));
+    ck_assert(link.joining);
+    ck_assert_uint_eq(link.group, 1);
+    publish_all(third, 1, 1);
+    (void)snprintf(words, sizeof words, "none of its workers has it: e2e_queue (pid %d)", getpid());
+    fails(dlx_publisher_drain(third, SECOND / 50), DLX_E_TIMEOUT, words);
+    auto_tensor *t = dlx_test_stream_alloc(third, N, 2);
+    fails(dlx_publish(third, t, PUBLISH(.timeout_ns = SECOND / 50), NULL), DLX_E_TIMEOUT, words);
+    fails(dlx_publisher_drain(third, 0), DLX_E_TIMEOUT, "no worker is attached, and whether");
+    dlx_queue_do(s, 1, 1);
+    ok(dlx_publisher_drain(third, PATIENCE));
+}

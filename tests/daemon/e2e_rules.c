@@ -115,6 +115,29 @@ TEST_OF(rules, a_wait_does_not_name_subscribers_that_may_not_be_observed)
     ck_assert_int_eq(call_as(ALICE, wait_for_subscribers, "cam/front"), 0);
 }
 
+static int wait_for_workers(const char *topic)
+{
+    struct dlx_client *c = NULL;
+    struct dlx_caller *k = NULL;
+    int r = dlx_configured_connect(dlx_test_stream_daemon.path, &c);
+    if (r == 0)
+        r = dlx_caller_new(c, topic, NULL, &k);
+    if (r == 0)
+        fails(
+            dlx_caller_wait(k, SECOND / 20), DLX_E_TIMEOUT,
+            "no worker is attached, and whether others serve it is not known: dlpackd's rules let "
+            "this program not observe it");
+    dlx_caller_unref(k);
+    dlx_client_unref(c);
+    return r;
+}
+
+TEST_OF(rules, a_caller_that_may_not_observe_is_told_so)
+{
+    dlx_configured_start("[rule a]\nusers = 64001\ntopics = svc/**\nallow = publish\n");
+    ck_assert_int_eq(call_as(ALICE, wait_for_workers, "svc/add"), 0);
+}
+
 /* ---- groups of workers --------------------------------------------------------------------- */
 
 static int work_in(const char *group, const char *topic, const char *words)

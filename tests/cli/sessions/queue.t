@@ -170,7 +170,7 @@ A publisher waits until all is done.
   $ wait $pub
   $ cat pub.err
   $ dlxctl pub alone $npy/f4.npy --group all --drain --timeout 0.05 2>&1 | sed -E 's/[0-9.]+ s ago/N ago/'
-  dlxctl pub: topic alone: group all has not done message 1, published N ago: it has no worker
+  dlxctl pub: topic alone: group all has not done message 1, published N ago: no worker serves it
   $ dlxctl pub alone $npy/f4.npy --drain
   dlxctl pub: --drain waits for groups, and needs --group
   [2]
