@@ -93,6 +93,7 @@ claims: publisher and worker die           |claims|LAST=2 NE=4 NB=3 PDIE DIE|ok|
 claims: nothing waits while one sleeps     |claims|LAST=3 NE=5 NB=3 LONG|ok|full
 claims: nothing waits: one is given back   |claims|LAST=2 NE=4 NB=2 LONG REJECT|ok|full
 claims: a lease expires                    |claims|LAST=2 NE=3 NB=2 LEASE|ok|full
+claims: three workers, one message         |claims|NW=3 LAST=1 NE=3 NB=2|ok|full
 claims: needless: one publisher, no chain  |claims|LAST=3 NE=5 NB=3 LONG NOCHAIN|ok|quick
 wake: two publishers, nothing waits        |wake||ok|full
 wake: two held, and one more publisher     |wake|HELD=2 M1=1|ok|full
