@@ -32,9 +32,9 @@
 //!
 //! # Threads
 //!
-//! A [`Client`] is for any number of threads at once. One thread at a time may use a [`Publisher`]
-//! or a [`Subscription`], a [`Caller`] or a [`Service`]: they are [`Send`], and not [`Sync`]. Messages and tensors are for any
-//! thread, in any order, also after everything else was dropped.
+//! A [`Client`] is for any number of threads at once. One thread at a time may use a [`Publisher`],
+//! a [`Subscription`], a [`Caller`] or a [`Service`]: they are [`Send`], and not [`Sync`]. Messages
+//! and tensors are for any thread, in any order, also after everything else was dropped.
 //!
 //! ```compile_fail
 //! fn is_sync<T: Sync>() {}

@@ -7,6 +7,7 @@
 mod arrays;
 mod calls;
 mod daemon;
+mod examples;
 mod lifetimes;
 mod messages;
 mod peers;
