@@ -2,19 +2,24 @@
 //! Finds libdlx, and makes the bindings from its headers. `DLX_BUILD` names the build folder of a
 //! source tree that contains this crate; without it, pkg-config finds an installed library.
 
+use bindgen::callbacks::{IntKind, ParseCallbacks};
 use std::env;
 use std::path::PathBuf;
 
 fn main() {
     println!("cargo:rerun-if-env-changed=DLX_BUILD");
     let mut bindings = bindgen::builder()
-        .header_contents("libdlx.h", "#include <dlx/dlx.h>\n")
+        .header("libdlx.h")
         .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()))
+        .parse_callbacks(Box::new(WideMacros))
         .allowlist_function("dlx_.*")
         .allowlist_type("dlx_.*|DL.*")
         .allowlist_var("DLX_.*|DLPACK_FLAG_.*")
         .prepend_enum_name(false)
-        .derive_default(true);
+        .derive_default(true)
+        // DLX_FOREVER and others are macros of macros, which clang itself has to expand
+        .clang_macro_fallback()
+        .clang_macro_fallback_build_dir(env::var_os("OUT_DIR").unwrap());
     for folder in find() {
         bindings = bindings.clang_arg(format!("-I{}", folder.display()));
     }
@@ -24,6 +29,24 @@ fn main() {
         .expect("bindgen could not read dlx/dlx.h")
         .write_to_file(out)
         .expect("the bindings could not be written");
+}
+
+/// Gives values of 64 bits their types: bindgen sees numbers only.
+#[derive(Debug)]
+struct WideMacros;
+
+impl ParseCallbacks for WideMacros {
+    fn int_macro(&self, name: &str, _value: i64) -> Option<IntKind> {
+        match name {
+            "DLX_FOREVER" | "DLX_RETAIN_LATCHED" | "DLX_SPIN_NEVER" | "DLX_SPIN_ALWAYS" => {
+                Some(IntKind::I64)
+            }
+            "DLX_REFUSED_UNKNOWN" | "DLX_BEHIND_UNKNOWN" | "DLX_QUOTA_UNLIMITED" => {
+                Some(IntKind::U64)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Tells cargo how to link libdlx, and returns the folders of its headers.

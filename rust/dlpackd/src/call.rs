@@ -18,7 +18,7 @@ use crate::publisher::{PublishOptions, alloc_tensor, borrow_fd};
 use crate::set::Set;
 use crate::subscription::Spin;
 use crate::tensor::Loan;
-use crate::time::{FOREVER_NS, to_ns, to_ns_or_default};
+use crate::time::{to_ns, to_ns_or_default};
 
 /// What a caller may do. 0 selects the defaults of libdlx.
 #[derive(Clone, Debug, Default)]
@@ -265,7 +265,7 @@ impl Caller {
     /// Takes the result of a call that has ended, in the order in which they ended. Fails with
     /// [`ErrorKind::NotFound`] if none is in flight.
     pub fn take(&self) -> Result<CallResult> {
-        self.take_ns(FOREVER_NS).map_err(Error::last)
+        self.take_ns(sys::DLX_FOREVER).map_err(Error::last)
     }
 
     /// The same; fails with [`ErrorKind::Timeout`] if none has ended in time.
@@ -383,7 +383,7 @@ impl Service {
 
     /// Takes the next request; waits for it without a limit.
     pub fn take(&self) -> Result<Request<'_>> {
-        self.take_ns(FOREVER_NS).map_err(Error::last)
+        self.take_ns(sys::DLX_FOREVER).map_err(Error::last)
     }
 
     /// The same; fails with [`ErrorKind::Timeout`] if none comes in time.

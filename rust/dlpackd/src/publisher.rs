@@ -42,9 +42,6 @@ pub enum RetainFor {
     Latched,
 }
 
-/// DLX_RETAIN_LATCHED
-const LATCHED_NS: i64 = -2;
-
 /// What a publisher offers. 0 and None select the defaults of libdlx.
 #[derive(Clone, Debug, Default)]
 pub struct PublisherOptions {
@@ -185,7 +182,7 @@ impl Publisher {
             retain_for_ns: match options.retain_for {
                 RetainFor::Forever => 0,
                 RetainFor::Time(time) => to_ns_or_default(Some(time)),
-                RetainFor::Latched => LATCHED_NS,
+                RetainFor::Latched => sys::DLX_RETAIN_LATCHED,
             },
             max_held: options.max_held,
             max_held_bytes: options.max_held_bytes,

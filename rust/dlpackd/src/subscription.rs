@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result, c_string, check};
 use crate::event::{Event, next_event};
 use crate::message::Message;
 use crate::publisher::borrow_fd;
-use crate::time::{FOREVER_NS, to_ns, to_ns_or_default};
+use crate::time::{to_ns, to_ns_or_default};
 
 /// Which messages a subscription gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,8 +56,8 @@ impl Spin {
         match self {
             Spin::Default => 0,
             Spin::Time(time) => to_ns_or_default(Some(time)),
-            Spin::Never => -1,  // DLX_SPIN_NEVER
-            Spin::Always => -2, // DLX_SPIN_ALWAYS
+            Spin::Never => sys::DLX_SPIN_NEVER,
+            Spin::Always => sys::DLX_SPIN_ALWAYS,
         }
     }
 }
@@ -170,7 +170,7 @@ impl Subscription {
 
     /// Takes the next message; waits for it without a limit.
     pub fn take(&self) -> Result<Message> {
-        self.take_ns(FOREVER_NS).map_err(Error::last)
+        self.take_ns(sys::DLX_FOREVER).map_err(Error::last)
     }
 
     /// Takes the next message; fails with [`ErrorKind::Timeout`] if none comes in time.

@@ -3,14 +3,13 @@
 
 use std::time::Duration;
 
+use dlpackd_sys as sys;
+
 /// Waits without a limit, as any time of more than 292 years does.
 pub const FOREVER: Duration = Duration::MAX;
 
-/// DLX_FOREVER, which is -1 in the headers.
-pub(crate) const FOREVER_NS: i64 = -1;
-
 pub(crate) fn to_ns(time: Duration) -> i64 {
-    i64::try_from(time.as_nanos()).unwrap_or(FOREVER_NS)
+    i64::try_from(time.as_nanos()).unwrap_or(sys::DLX_FOREVER)
 }
 
 /// The same for a time whose absence, 0 in C, selects the default of libdlx.
