@@ -229,6 +229,9 @@ int actor_play_sweeper(void);         /* story_random.c */
 /* story_work.c: a worker's life, in a group by chance; in this one, if it is below ACTOR_GROUPS. */
 #define ACTOR_GROUPS 3U
 void actor_work(struct actor_part *part, uint32_t group);
+/* story_call.c: the life of a caller, and of a worker that serves. */
+void actor_make_calls(struct actor_part *part);
+void actor_serve(struct actor_part *part);
 /* A publisher's groups, or none. */
 void actor_choose_groups(struct actor_part *part, struct dlx_publisher_args *args);
 int actor_play_honest(unsigned n_pairs, uid_t uid); /* story_honest.c */

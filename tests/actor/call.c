@@ -138,13 +138,15 @@ static void note_sent(struct actor_caller *k, struct actor_flight *flight, bool 
     k->part->object->begun += sent;
 }
 
-/* A server may have what was cancelled for long: then the caller is full. */
+/* A caller is full while a server has, or none has taken, what it has cancelled. */
 static void tell_unsent(struct actor_caller *k, int code, const char *what)
 {
-    if (code == DLX_E_FULL)
-        k->part->object->errors[-code]++;
-    else
+    if (code != DLX_E_FULL) {
         actor_error(k->part->object, code, what);
+        return;
+    }
+    k->part->object->errors[-code]++;
+    actor_sleep_ns(2 * ACTOR_MS);
 }
 
 bool actor_ask(struct actor_caller *k, uint64_t size, int64_t timeout_ns, bool idempotent)

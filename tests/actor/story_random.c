@@ -364,14 +364,20 @@ static void work(struct actor_part *part)
 /* False: it has done enough. */
 static bool play_object(struct actor_part *part)
 {
-    uint64_t what = actor_random(part, 24);
+    static const struct {
+        enum actor_kind kind;
+        void (*live)(struct actor_part *part);
+        uint64_t share;
+    } lives[] = {{ACTOR_PUBLISHER, publish, 9},  {ACTOR_SUBSCRIPTION, subscribe, 9},
+                 {ACTOR_WORKER, work, 5},        {ACTOR_CALLER, actor_make_calls, 5},
+                 {ACTOR_SERVER, actor_serve, 4}, {ACTOR_GETTER, get, 1}};
+    uint64_t what = actor_random(part, 33), i = 0;
+    for (; what >= lives[i].share; i++)
+        what -= lives[i].share;
     part->until_ns = actor_now_ns() + (200 + actor_random_log(part, 60000)) * (uint64_t)ACTOR_MS;
-    part->object = actor_object_new(what < 9    ? ACTOR_PUBLISHER
-                                    : what < 18 ? ACTOR_SUBSCRIPTION
-                                    : what < 23 ? ACTOR_WORKER
-                                                : ACTOR_GETTER);
+    part->object = actor_object_new(lives[i].kind);
     if (part->object)
-        (what < 9 ? publish : what < 18 ? subscribe : what < 23 ? work : get)(part);
+        lives[i].live(part);
     return part->object != NULL;
 }
 

@@ -154,9 +154,9 @@ class Call:
         return ("idempotent " if self.is_idempotent else "") + words
 
 
-def judge_calls(objects, steps, trouble, totals, hurt=None):
-    """Each call has one outcome, that of its own request. `trouble`: a server was killed, or a
-    daemon, in this round. `hurt`: the process in which a call of the system failed."""
+def judge_calls(objects, steps, n_killed, restarts, totals, hurt=None):
+    """Each call has one outcome, that of its own request. `n_killed`: processes of this round, of
+    which each may have served. `hurt`: the process in which a call of the system failed."""
     callers = {o.key: o for o in objects if o.kind == CALLER}
     calls = {}
     for pid, ns, key, seq, group, attempt, what in steps:
@@ -165,7 +165,7 @@ def judge_calls(objects, steps, trouble, totals, hurt=None):
     for (key, seq), call in calls.items():
         caller = callers.get(key)
         is_hurt = hurt is not None and key // KEYS_OF_PROCESS == hurt
-        for words in wrong_with(call, caller, trouble, is_hurt):
+        for words in wrong_with(call, caller, (n_killed, restarts), is_hurt):
             totals.faults.append(f"call {seq} of {caller or key}: {words}: {call}")
         count_call(call, totals)
 
@@ -191,10 +191,18 @@ def wrong_result(call, code, trouble):
         yield "a reply that no server gave"
     elif code == CALL_FAILED and not call.has_answer(ERROR, LET_GO):
         yield "an error that no server gave"
-    elif code == WORKER_GONE and not trouble:
+    elif code == WORKER_GONE and not any(trouble):
         yield "no worker was killed"
+    elif code == WORKER_GONE and call.is_idempotent and not survived(call, trouble):
+        yield "no other worker got it"
     elif code not in (0, TIMEOUT, WORKER_GONE, CALL_FAILED):
         yield f"it ended with error {-code}"
+
+
+def survived(call, trouble):
+    """Did it survive its worker, as far as can be? The reply of a worker may be lost with it."""
+    _, restarts = trouble
+    return restarts or call.answers or len(call.served) >= MAX_ATTEMPTS
 
 
 def count_call(call, totals):

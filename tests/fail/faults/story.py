@@ -363,10 +363,11 @@ class Work(Story):
         objects = [o for p in actors for o in p.ledger.objects()]
         steps = [step for p in actors for step in p.ledger.steps()]
         totals = Totals()
-        victim = self.stage.victim and self.stage.first[self.stage.victim]
-        hurt = victim.pid if victim and not self.kill else None
+        victim = self.stage.first[self.stage.victim]
+        hurt = None if self.kill else victim.pid
+        away = self.away or ([(0, time.monotonic_ns())] if victim.role == "daemon" else [])
         work.judge_queues(objects, steps, int(self.kill), self.away, totals, n_groups=1)
-        work.judge_calls(objects, steps, victim, totals, hurt)
+        work.judge_calls(objects, steps, 1, away, totals, hurt)
         if totals.faults:
             raise Failed(totals.faults[0])
         done = {(key, seq) for _, _, key, seq, *_, what in steps if what == ledger.SAYS_DONE}
