@@ -42,6 +42,7 @@ struct dlx_client {
     int64_t wait_ns;              /* of dlx_connect(), for a daemon to come */
     int (*interrupt)(void *data); /* may a wait go on? NULL: it may */
     void *interrupt_data;
+    void (*interrupt_free)(void *data); /* once connected */
     uint64_t id;
     uint32_t minor;                  /* version of the protocol on this connection */
     const struct dlx_memory *memory; /* backend, as the daemon said */

@@ -13,6 +13,8 @@ static void client_free(struct dlx_client *c)
     dlx__call_free(c->call);
     dlx__peers_deinit(&c->peers);
     dlx__mapped_unref(c->mapped);
+    if (c->interrupt_free)
+        c->interrupt_free(c->interrupt_data);
     dlx__release_handle(c, &c->generation);
 }
 

@@ -317,7 +317,8 @@ int dlx_connect(const struct dlx_connect_args *user_args, struct dlx_client **re
     dlx__error_clear();
     if (!ret)
         return dlx__fail(DLX_E_INVALID, "dlx_connect: ret is NULL");
-    int r = dlx__args_copy(&args, sizeof args, sizeof args, user_args);
+    int r = dlx__args_copy(&args, sizeof args, offsetof(struct dlx_connect_args, interrupt_free),
+                           user_args);
     if (r == 0 && args.name && strlen(args.name) > NAME_MAX_SIZE)
         r = dlx__fail(DLX_E_INVALID, "client name of %zu bytes must have at most %u",
                       strlen(args.name), NAME_MAX_SIZE);
@@ -353,6 +354,7 @@ int dlx_connect(const struct dlx_connect_args *user_args, struct dlx_client **re
         dlx__client_unref(c);
         return r;
     }
+    c->interrupt_free = args.interrupt_free;
     *ret = c;
     return 0;
 }

@@ -151,6 +151,11 @@ struct dlx_connect_args {
      * private daemon that fails to start is not started again.
      */
     int64_t wait_ns;
+    /** Called once with `interrupt_data`, if dlx_connect() succeeded, when `interrupt` can be called
+     *  no more: the client and all publishers, subscriptions, callers and services made with it are
+     *  released. It runs in the thread that releases the last of them. Not called in a forked
+     *  child. NULL: none. */
+    void (*interrupt_free)(void *interrupt_data);
 };
 
 /**

@@ -127,6 +127,56 @@ TEST(an_interrupt_ends_every_wait_for_the_daemon)
     ok(publish(p));
 }
 
+static void count(void *n)
+{
+    ++*(int *)n;
+}
+
+/* Whichever handle is the last one. A message does not wait for the daemon. */
+LOOP_TEST(interrupt_data_is_freed_with_the_last_handle, 0, 3)
+{
+    int n = 0;
+    struct dlx_client *c = NULL;
+    struct dlx_message *m = NULL;
+    ok(dlx_connect(CONNECT(.interrupt_free = count, .interrupt_data = &n), &c));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
+    ok(publish(p));
+    ok(dlx_take(s, PATIENCE, &m));
+    for (int i = _i; i < _i + 3; i++) {
+        ck_assert_int_eq(n, 0);
+        if (i % 3 == 0)
+            dlx_client_unref(c);
+        else if (i % 3 == 1)
+            dlx_publisher_unref(p);
+        else
+            dlx_subscription_unref(s);
+    }
+    ck_assert_int_eq(n, 1);
+    dlx_message_unref(m);
+}
+
+TEST(interrupt_data_is_the_callers_if_nothing_was_connected)
+{
+    int n = 0;
+    struct dlx_client *c = NULL;
+    struct dlx_connect_args args = {
+        .size = sizeof args, .socket = "/nowhere", .interrupt_free = count, .interrupt_data = &n};
+    fails(dlx_connect(&args, &c), DLX_E_NO_DAEMON, "/nowhere");
+    ck_assert_int_eq(n, 0);
+}
+
+/* A program that was compiled before there was interrupt_free. */
+TEST(connect_args_may_end_before_interrupt_free)
+{
+    struct dlx_client *c = NULL;
+    struct dlx_connect_args args = {.size = offsetof(struct dlx_connect_args, interrupt_free),
+                                    .socket = dlx_test_stream_daemon.path,
+                                    .interrupt_free = count};
+    ok(dlx_connect(&args, &c));
+    dlx_client_unref(c);
+}
+
 TEST(an_interrupt_ends_an_allocation)
 {
     auto_client *c = connect_with(PATIENCE);
