@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The connection to the daemon.
 
-use std::ffi::CString;
+use std::ffi::{CString, c_int, c_void};
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::time::Duration;
 
 use dlpackd_sys as sys;
@@ -29,11 +31,57 @@ pub struct ConnectOptions {
     pub autospawn: bool,
     /// How long to wait for a daemon that is not there yet; None: not at all.
     pub wait: Option<Duration>,
+    /// Ends waits; None: signal handlers do.
+    pub interrupt: Option<Interrupt>,
+}
+
+/// A function that calls ask while they wait: true ends the call with
+/// [`ErrorKind::Interrupted`](crate::ErrorKind::Interrupted), and nothing is lost. It is asked after
+/// 50 ms, then at least every 200 ms, and when a signal handler has run, in the thread that waits;
+/// so several threads may ask at once. It may not use the client. A panic in it aborts.
+#[derive(Clone)]
+pub struct Interrupt(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl Interrupt {
+    /// An interrupt that asks this function.
+    pub fn new(ask: impl Fn() -> bool + Send + Sync + 'static) -> Interrupt {
+        Interrupt(Arc::new(ask))
+    }
+}
+
+impl fmt::Debug for Interrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Interrupt")
+    }
+}
+
+/// # Safety
+///
+/// libdlx calls it with a boxed Interrupt that it has.
+unsafe extern "C" fn ask(interrupt: *mut c_void) -> c_int {
+    // SAFETY: several threads may share one.
+    let interrupt = unsafe { &*interrupt.cast::<Interrupt>() };
+    c_int::from((interrupt.0)())
+}
+
+/// # Safety
+///
+/// libdlx calls it with a boxed Interrupt that it had, once.
+unsafe extern "C" fn free_interrupt(interrupt: *mut c_void) {
+    // SAFETY: nobody has it any more.
+    drop(unsafe { Box::from_raw(interrupt.cast::<Interrupt>()) });
 }
 
 impl Default for ConnectOptions {
     fn default() -> ConnectOptions {
-        ConnectOptions { socket: None, name: None, timeout: None, autospawn: true, wait: None }
+        ConnectOptions {
+            socket: None,
+            name: None,
+            timeout: None,
+            autospawn: true,
+            wait: None,
+            interrupt: None,
+        }
     }
 }
 
@@ -64,6 +112,7 @@ impl Client {
                 Error::new(sys::DLX_E_INVALID, "the path of the socket has a NUL character")
             })?;
         let name = options.name.as_deref().map(c_string).transpose()?;
+        let interrupt = options.interrupt.clone().map(|i| Box::into_raw(Box::new(i)));
         let args = sys::dlx_connect_args {
             size: size_of::<sys::dlx_connect_args>(),
             socket: socket.as_ref().map_or(ptr::null(), |s| s.as_ptr()),
@@ -75,11 +124,18 @@ impl Client {
                 sys::DLX_AUTOSPAWN_NEVER
             },
             wait_ns: options.wait.map_or(0, to_ns),
-            ..Default::default()
+            interrupt: interrupt.map(|_| ask as _),
+            interrupt_free: interrupt.map(|_| free_interrupt as _),
+            interrupt_data: interrupt.map_or(ptr::null_mut(), |i| i.cast()),
         };
         let mut client = ptr::null_mut();
         // SAFETY: the arguments are valid for the call.
-        check(unsafe { sys::dlx_connect(&args, &mut client) })?;
+        let result = check(unsafe { sys::dlx_connect(&args, &mut client) });
+        if let (Err(_), Some(interrupt)) = (&result, interrupt) {
+            // SAFETY: the library has it only if it connected.
+            drop(unsafe { Box::from_raw(interrupt) });
+        }
+        result?;
         Ok(Client(NonNull::new(client).expect("a client")))
     }
 

@@ -84,7 +84,7 @@ kinds! {
     System = DLX_E_SYSTEM,
     /// Publishing would have copied the tensor.
     WouldCopy = DLX_E_WOULD_COPY,
-    /// A signal handler ended the wait.
+    /// A signal handler, or [`Interrupt`](crate::Interrupt), ended the wait.
     Interrupted = DLX_E_INTERRUPTED,
     /// A publisher does not offer what the subscription asks for.
     Qos = DLX_E_QOS,

@@ -96,7 +96,7 @@ pub use call::{
     CallError, CallId, CallOptions, CallResult, Caller, CallerOptions, CallerStats, Request,
     Service, ServiceOptions, ServiceStats,
 };
-pub use client::{Client, ConnectOptions};
+pub use client::{Client, ConnectOptions, Interrupt};
 pub use dlpackd_sys as sys;
 pub use dtype::{DType, Device, Element};
 pub use error::{Error, ErrorKind, Rejected, Result};

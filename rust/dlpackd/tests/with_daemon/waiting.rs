@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Waiting: time limits, the end of publishers, and a daemon that is restarted.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use dlx::{Ends, ErrorKind, SubscribeOptions};
+use dlx::{Client, ConnectOptions, Ends, ErrorKind, Interrupt, SubscribeOptions};
 
 use crate::daemon::{Daemon, PATIENCE};
 
@@ -83,4 +85,26 @@ fn publisher_and_subscription_survive_the_daemon() {
         }
     };
     assert_eq!(*message.slice::<u8>(0).unwrap(), [2]);
+}
+
+#[test]
+fn interrupt_ends_a_wait_and_is_freed_with_the_last_handle() {
+    let daemon = Daemon::start();
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = stop.clone();
+    let mut options = ConnectOptions {
+        socket: Some(daemon.socket()),
+        // the second question ends the wait
+        interrupt: Some(Interrupt::new(move || asked.swap(true, Ordering::Relaxed))),
+        ..Default::default()
+    };
+    let client = Client::connect_with(&options).unwrap();
+    let subscription = client.subscribe("t").unwrap();
+    options.socket = Some(daemon.socket().with_extension("not"));
+    assert!(Client::connect_with(&options).is_err());
+    drop((client, options));
+    assert_eq!(Arc::strong_count(&stop), 2);
+    assert_eq!(subscription.take().unwrap_err().kind(), ErrorKind::Interrupted);
+    drop(subscription);
+    assert_eq!(Arc::strong_count(&stop), 1);
 }
