@@ -274,6 +274,11 @@ static void notice_ends(struct dlx_publisher *p)
     dlx__publisher_link_find_ends(p);
 }
 
+uint64_t dlx_publisher_id(const struct dlx_publisher *p)
+{
+    return p ? p->id : 0;
+}
+
 int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats *ret)
 {
     int r = dlx__publisher_begin(ret ? p : NULL, "dlx_publisher_get_stats");

@@ -151,10 +151,10 @@ struct dlx_connect_args {
      * private daemon that fails to start is not started again.
      */
     int64_t wait_ns;
-    /** Called once with `interrupt_data`, if dlx_connect() succeeded, when `interrupt` can be called
-     *  no more: the client and all publishers, subscriptions, callers and services made with it are
-     *  released. It runs in the thread that releases the last of them. Not called in a forked
-     *  child. NULL: none. */
+    /** Called once with `interrupt_data`, if dlx_connect() succeeded, when `interrupt` can be
+     *  called no more: the client and all publishers, subscriptions, callers and services made with
+     *  it are released. It runs in the thread that releases the last of them. Not called in a
+     *  forked child. NULL: none. */
     void (*interrupt_free)(void *interrupt_data);
 };
 
@@ -311,6 +311,10 @@ DLX_API int dlx_publisher_new(struct dlx_client *c, const char *topic,
  * Returns NULL.
  */
 DLX_API struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p);
+
+/** Returns the id of the publisher, as dlx_message_publisher() and struct dlx_publisher_info have
+ *  it. It has another one once it has reconnected to a daemon: DLX_EVENT_RECONNECTED tells it. */
+DLX_API uint64_t dlx_publisher_id(const struct dlx_publisher *p);
 
 /** The tensor that dlx_alloc() makes. */
 struct dlx_tensor_spec {

@@ -309,6 +309,8 @@ class publisher : public detail::allocating<dlx_publisher, dlx_alloc>
     bool drain() { return drain(forever); }
     /** Gets the next event, if there is one: dlx_publisher_next_event(). */
     std::optional<dlx_event> next_event() { return detail::event(get(), dlx_publisher_next_event); }
+    /** As dlx_publisher_id(). */
+    std::uint64_t id() const { return dlx_publisher_id(get()); }
     dlx_publisher_stats get_stats() const
     {
         auto stats = detail::args(dlx_publisher_stats{});

@@ -171,7 +171,7 @@ static void expect_one_at_a_time(struct dlx_subscription *s)
  * more. */
 static void publish_on_a_new_link(struct dlx_test_pair *x)
 {
-    const uint64_t before = x->p->id;
+    const uint64_t before = dlx_publisher_id(x->p);
     for (uint64_t publisher = before; publisher == before;) {
         auto_message *m = dlx_test_pair_pass(x, N, 3);
         publisher = dlx_message_publisher(m);

@@ -61,6 +61,7 @@ static uint32_t n_reconnected(struct dlx_publisher *p, struct dlx_subscription *
 {
     struct dlx_event e = {.size = sizeof e};
     uint32_t n = 0;
+    uint64_t reconnected_as = 0;
     while ((p ? dlx_publisher_next_event(p, &e) : dlx_subscription_next_event(s, &e)) == 0) {
         if (e.kind != DLX_EVENT_RECONNECTED)
             continue;
@@ -68,7 +69,10 @@ static uint32_t n_reconnected(struct dlx_publisher *p, struct dlx_subscription *
         ck_assert_str_eq(e.topic, topic);
         ck_assert(e.pid == 0 && e.link == 0 && e.missed == 0);
         ck_assert((e.publisher != 0) == (p != NULL));
+        reconnected_as = e.publisher;
     }
+    if (p && n > 0)
+        ck_assert_uint_eq(dlx_publisher_id(p), reconnected_as);
     return n;
 }
 

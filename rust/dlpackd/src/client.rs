@@ -36,9 +36,9 @@ pub struct ConnectOptions {
 }
 
 /// A function that calls ask while they wait: true ends the call with
-/// [`ErrorKind::Interrupted`](crate::ErrorKind::Interrupted), and nothing is lost. It is asked after
-/// 50 ms, then at least every 200 ms, and when a signal handler has run, in the thread that waits;
-/// so several threads may ask at once. It may not use the client. A panic in it aborts.
+/// [`ErrorKind::Interrupted`](crate::ErrorKind::Interrupted), and nothing is lost. It is asked
+/// after 50 ms, then at least every 200 ms, and when a signal handler has run, in the thread that
+/// waits; so several threads may ask at once. It may not use the client. A panic in it aborts.
 #[derive(Clone)]
 pub struct Interrupt(Arc<dyn Fn() -> bool + Send + Sync>);
 

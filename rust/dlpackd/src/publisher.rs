@@ -318,6 +318,13 @@ impl Publisher {
         check(unsafe { sys::dlx_publisher_wait(self.as_raw(), n_subscribers, to_ns(timeout)) })
     }
 
+    /// Its id, as [`Message::publisher`](crate::Message::publisher) has it. It has another one once
+    /// it has reconnected to a daemon: [`EventKind::Reconnected`](crate::EventKind) tells it.
+    pub fn id(&self) -> u64 {
+        // SAFETY: this owns the publisher.
+        unsafe { sys::dlx_publisher_id(self.as_raw()) }
+    }
+
     /// The next event, in the order in which the publisher noticed them; None: there is none.
     pub fn next_event(&self) -> Result<Option<Event>> {
         // SAFETY: the arguments are valid for the call.

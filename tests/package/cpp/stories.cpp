@@ -100,7 +100,7 @@ static void alloc_publish_take()
     EXPECT(report.seq == 1 && report.copied_bytes == 0 && report.n_subscribers == 1 && !t);
     const std::optional<dlx::message> m = x.s.take(10s);
     EXPECT(m && m->seq() == 1 && m->gap() == 0 && m->n_tensors() == 1 && m->monotonic_ns() > 0);
-    EXPECT(m->topic() == std::string("cpp/one") && m->publisher() > 0 && m->meta().empty());
+    EXPECT(m->topic() == std::string("cpp/one") && m->publisher() == x.p.id() && m->meta().empty());
     EXPECT(m->shape(0).size() == 2 && m->shape(0)[0] == 2 && m->peek(0).strides()[0] == 3);
     EXPECT(m->data<float>(0)[5] == 5.5f);
     const auto all = m->values<float>(0);

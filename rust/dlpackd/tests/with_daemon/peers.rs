@@ -16,6 +16,7 @@ fn events_tell_who_comes_and_goes() {
     let joined = subscription.next_event().unwrap().unwrap();
     assert_eq!((joined.kind, joined.topic.as_str()), (EventKind::Joined, "t"));
     assert_eq!(joined.publisher, message.publisher());
+    assert_eq!(publisher.id(), message.publisher());
     assert_eq!(publisher.next_event().unwrap().unwrap().kind, EventKind::Joined);
     assert_eq!(subscription.next_event().unwrap(), None);
     drop(publisher);
