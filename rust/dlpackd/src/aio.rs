@@ -13,7 +13,7 @@ use tokio::task::yield_now;
 use crate::call::{CallError, CallOptions, CallResult, Caller, Request, Service};
 use crate::error::{Error, ErrorKind, Rejected, Result};
 use crate::message::Message;
-use crate::publisher::{Publisher, Report};
+use crate::publisher::Publisher;
 use crate::set::Set;
 use crate::subscription::Subscription;
 use crate::tensor::Outgoing;
@@ -141,7 +141,7 @@ impl Publisher {
 impl AsyncPublisher {
     /// Publishes a tensor when there is room. If the task is cancelled before, the tensor is
     /// released.
-    pub async fn publish<T: Outgoing>(&mut self, tensor: T) -> Result<Report, Rejected<T>> {
+    pub async fn publish<T: Outgoing>(&mut self, tensor: T) -> Result<(), Rejected<T>> {
         let (publisher, mut left) = (&mut self.publisher, Some(tensor));
         let kept = &mut left;
         let result = self
@@ -149,7 +149,7 @@ impl AsyncPublisher {
             .until(move || {
                 let Some(tensor) = kept.take() else { return Ok(None) };
                 match publisher.publish(tensor) {
-                    Ok(report) => Ok(Some(report)),
+                    Ok(()) => Ok(Some(())),
                     Err(Rejected { error, value }) => {
                         *kept = Some(value);
                         let waits = matches!(error.kind(), ErrorKind::Full | ErrorKind::Timeout);

@@ -7,7 +7,7 @@ use dlpackd_sys as sys;
 
 use crate::dtype::Element;
 use crate::error::{Error, Result};
-use crate::publisher::{Publisher, Report};
+use crate::publisher::Publisher;
 use crate::tensor::{Loan, Strided, Tensor};
 
 const FITS: &str = "a row-major tensor has as many elements as its shape says";
@@ -54,7 +54,7 @@ impl<T: Element> Strided<T> {
 
 impl Publisher {
     /// Copies an array into shared memory and publishes it.
-    pub fn publish_array<T, S, D>(&self, array: &ArrayBase<S, D>) -> Result<Report>
+    pub fn publish_array<T, S, D>(&self, array: &ArrayBase<S, D>) -> Result<()>
     where
         T: Element,
         S: Data<Elem = T>,

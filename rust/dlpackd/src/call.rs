@@ -178,10 +178,11 @@ impl Caller {
 
     /// Allocates a tensor for a request, as [`Publisher::alloc`](crate::Publisher::alloc) does.
     pub fn alloc<T: Element>(&self, shape: &[usize]) -> Result<Loan<T>> {
-        Loan::new(alloc_tensor(T::DTYPE, shape, Device::CPU, |spec, tensor| {
+        let tensor = alloc_tensor(T::DTYPE, shape, Device::CPU, |spec, tensor| {
             // SAFETY: the arguments are valid for the call.
             unsafe { sys::dlx_caller_alloc(self.as_raw(), spec, tensor) }
-        })?)
+        })?;
+        Ok(Loan::allocated(tensor, shape))
     }
 
     /// Sends a request, a tensor or a set, and waits for its reply.
@@ -459,10 +460,11 @@ impl Request<'_> {
 
     /// Allocates a tensor for the reply.
     pub fn alloc<T: Element>(&self, shape: &[usize]) -> Result<Loan<T>> {
-        Loan::new(alloc_tensor(T::DTYPE, shape, Device::CPU, |spec, tensor| {
+        let tensor = alloc_tensor(T::DTYPE, shape, Device::CPU, |spec, tensor| {
             // SAFETY: the arguments are valid for the call.
             unsafe { sys::dlx_request_alloc(self.as_raw(), spec, tensor) }
-        })?)
+        })?;
+        Ok(Loan::allocated(tensor, shape))
     }
 
     /// Answers with a tensor or a set. It never waits. A request is answered once.

@@ -179,6 +179,7 @@ impl<T> fmt::Display for Rejected<T> {
 impl<T> std::error::Error for Rejected<T> {}
 
 /// Makes a result of a code of libdlx.
+#[inline]
 pub(crate) fn check(code: c_int) -> Result<()> {
     if code == sys::DLX_OK { Ok(()) } else { Err(Error::last(code)) }
 }

@@ -28,10 +28,12 @@ impl Message {
     /// # Safety
     ///
     /// A message of libdlx that belongs to the caller.
+    #[inline]
     pub(crate) unsafe fn from_raw(message: *mut sys::dlx_message) -> Message {
         Message(NonNull::new(message).expect("a message"))
     }
 
+    #[inline]
     pub(crate) fn as_raw(&self) -> *mut sys::dlx_message {
         self.0.as_ptr()
     }
@@ -48,12 +50,14 @@ impl Message {
         self.peek(i).map(|tensor| unsafe { Layout::new(tensor) })
     }
 
+    #[inline]
     fn peek(&self, i: usize) -> Option<&sys::DLTensor> {
         // SAFETY: the tensor lives as long as the message.
         unsafe { sys::dlx_message_tensor_peek(self.as_raw(), index(i)).as_ref() }
     }
 
     /// Lends the elements of tensor `i` as long as the message. This is the cheapest way to them.
+    #[inline]
     pub fn slice<T: Element>(&self, i: usize) -> Result<&[T]> {
         let Some(tensor) = self.peek(i) else {
             return Err(self.no_tensor(i));
@@ -66,6 +70,7 @@ impl Message {
         Ok(unsafe { elements_of(tensor, layout.n_elements()) })
     }
 
+    #[cold]
     fn no_tensor(&self, i: usize) -> Error {
         let n = self.n_tensors();
         Error::new(
@@ -91,6 +96,7 @@ impl Message {
     }
 
     /// Tensor `i`, whatever it is and wherever: for other crates that take DLPack.
+    #[inline]
     pub fn managed(&self, i: usize) -> Result<ManagedTensor> {
         self.make(i, |message, i, ret| {
             // SAFETY: the arguments are valid for the call.
@@ -107,6 +113,7 @@ impl Message {
         })?)
     }
 
+    #[inline]
     fn make(
         &self,
         i: usize,
@@ -177,6 +184,7 @@ impl Message {
 }
 
 /// An index of libdlx; one that does not fit is none of a message.
+#[inline]
 fn index(i: usize) -> u32 {
     u32::try_from(i).unwrap_or(u32::MAX)
 }
@@ -189,6 +197,7 @@ impl Clone for Message {
 }
 
 impl Drop for Message {
+    #[inline]
     fn drop(&mut self) {
         // SAFETY: this owns a reference.
         unsafe { sys::dlx_message_unref(self.as_raw()) };

@@ -127,6 +127,7 @@ pub(crate) fn report() -> sys::dlx_publish_report {
 pub type PublisherStats = sys::dlx_publisher_stats;
 
 /// What libdlx allocates with: each kind of object has such a function.
+#[inline]
 pub(crate) fn alloc_tensor(
     dtype: DType,
     shape: &[usize],
@@ -199,6 +200,7 @@ impl Publisher {
         Ok(Publisher(NonNull::new(publisher).expect("a publisher")))
     }
 
+    #[inline]
     pub(crate) fn as_raw(&self) -> *mut sys::dlx_publisher {
         self.0.as_ptr()
     }
@@ -206,7 +208,7 @@ impl Publisher {
     /// Allocates a row-major tensor in shared memory, so that publishing it copies nothing. The
     /// publisher need not live as long. An empty shape is that of a scalar.
     pub fn alloc<T: Element>(&self, shape: &[usize]) -> Result<Loan<T>> {
-        Loan::new(self.alloc_managed(T::DTYPE, shape, Device::CPU)?)
+        Ok(Loan::allocated(self.alloc_managed(T::DTYPE, shape, Device::CPU)?, shape))
     }
 
     /// Allocates a tensor of any type, whose bytes the loan has.
@@ -215,6 +217,7 @@ impl Publisher {
     }
 
     /// Allocates a tensor of any type on any device: other code fills it.
+    #[inline]
     pub fn alloc_managed(
         &self,
         dtype: DType,
@@ -229,8 +232,16 @@ impl Publisher {
 
     /// Publishes a tensor as one message. A loan of this publisher is passed on without a copy, any
     /// other tensor of the CPU is copied once. On failure the tensor comes back.
-    pub fn publish<T: Outgoing>(&self, tensor: T) -> Result<Report, Rejected<T>> {
-        self.publish_with(tensor, &PublishOptions::default())
+    ///
+    /// This is the quickest way to publish. [`publish_with`](Publisher::publish_with) tells what it
+    /// did.
+    pub fn publish<T: Outgoing>(&self, tensor: T) -> Result<(), Rejected<T>> {
+        // SAFETY: the tensor is the caller's, and forgotten once the library has it.
+        let code = unsafe {
+            let raw = tensor.managed().as_raw();
+            sys::dlx_publish(self.as_raw(), raw, ptr::null(), ptr::null_mut())
+        };
+        settle(check(code), tensor)
     }
 
     /// Publishes a tensor with these options.
@@ -239,13 +250,7 @@ impl Publisher {
         tensor: T,
         options: &PublishOptions,
     ) -> Result<Report, Rejected<T>> {
-        match self.publish_raw(tensor.managed(), &options.to_c(false)) {
-            Ok(report) => {
-                std::mem::forget(tensor); // the library has it
-                Ok(report)
-            }
-            Err(error) => Err(Rejected { error, value: tensor }),
-        }
+        settle(self.publish_raw(tensor.managed(), &options.to_c(false)), tensor)
     }
 
     /// Publishes a tensor that the caller keeps, and may publish again. One that was allocated by
@@ -260,7 +265,7 @@ impl Publisher {
     }
 
     /// Copies elements into shared memory and publishes them.
-    pub fn publish_slice<T: Element>(&self, elements: &[T], shape: &[usize]) -> Result<Report> {
+    pub fn publish_slice<T: Element>(&self, elements: &[T], shape: &[usize]) -> Result<()> {
         let mut loan = self.alloc(shape)?;
         if loan.len() != elements.len() {
             return Err(Error::new(
@@ -347,6 +352,17 @@ impl Publisher {
     pub fn poll_fd(&self) -> Result<BorrowedFd<'_>> {
         // SAFETY: this owns the publisher.
         borrow_fd(unsafe { sys::dlx_publisher_fd(self.as_raw()) })
+    }
+}
+
+/// Forgets a tensor that the library has taken over, or gives it back.
+fn settle<T: Outgoing, R>(result: Result<R>, tensor: T) -> Result<R, Rejected<T>> {
+    match result {
+        Ok(report) => {
+            std::mem::forget(tensor);
+            Ok(report)
+        }
+        Err(error) => Err(Rejected { error, value: tensor }),
     }
 }
 

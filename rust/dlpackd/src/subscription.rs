@@ -158,6 +158,7 @@ impl Subscription {
         self.0.as_ptr()
     }
 
+    #[inline]
     fn take_ns(&self, timeout_ns: i64) -> std::result::Result<Message, c_int> {
         let mut message = ptr::null_mut();
         // SAFETY: the arguments are valid for the call.
@@ -169,6 +170,7 @@ impl Subscription {
     }
 
     /// Takes the next message; waits for it without a limit.
+    #[inline]
     pub fn take(&self) -> Result<Message> {
         self.take_ns(sys::DLX_FOREVER).map_err(Error::last)
     }
@@ -182,6 +184,7 @@ impl Subscription {
     }
 
     /// Takes the next message if there is one.
+    #[inline]
     pub fn try_take(&self) -> Result<Option<Message>> {
         match self.take_ns(0) {
             Ok(message) => Ok(Some(message)),

@@ -20,6 +20,7 @@ const _: () = assert!(size_of::<usize>() == size_of::<i64>());
 /// # Safety
 ///
 /// `tensor` is such a tensor, and lives as long as `'a`.
+#[inline]
 unsafe fn shape_of<'a>(tensor: &sys::DLTensor) -> &'a [usize] {
     if tensor.ndim <= 0 || tensor.shape.is_null() {
         return &[];
@@ -33,6 +34,7 @@ unsafe fn shape_of<'a>(tensor: &sys::DLTensor) -> &'a [usize] {
 /// # Safety
 ///
 /// As of shape_of().
+#[inline]
 unsafe fn strides_of<'a>(tensor: &sys::DLTensor) -> &'a [isize] {
     if tensor.ndim <= 0 || tensor.strides.is_null() {
         return &[];
@@ -41,6 +43,7 @@ unsafe fn strides_of<'a>(tensor: &sys::DLTensor) -> &'a [isize] {
     unsafe { slice::from_raw_parts(tensor.strides.cast(), tensor.ndim as usize) }
 }
 
+#[inline]
 fn is_row_major(shape: &[usize], strides: &[isize]) -> bool {
     if strides.is_empty() || shape.contains(&0) {
         return true;
@@ -53,6 +56,12 @@ fn is_row_major(shape: &[usize], strides: &[isize]) -> bool {
         step *= size as isize;
     }
     true
+}
+
+/// Elements of a shape that libdlx has accepted: without a size of 0 they are less than 2^63.
+#[inline]
+fn n_elements(shape: &[usize]) -> usize {
+    if shape.contains(&0) { 0 } else { shape.iter().product() }
 }
 
 /// What a tensor is, without its content. It lives as long as what it was asked of.
@@ -72,6 +81,7 @@ impl Layout<'_> {
     /// # Safety
     ///
     /// `tensor` was made or checked by libdlx, and lives as long as `'a`.
+    #[inline]
     pub(crate) unsafe fn new<'a>(tensor: &sys::DLTensor) -> Layout<'a> {
         Layout {
             dtype: DType::from_c(tensor.dtype),
@@ -84,13 +94,15 @@ impl Layout<'_> {
     }
 
     /// Do its elements lie row after row, without gaps?
+    #[inline]
     pub fn is_row_major(&self) -> bool {
         is_row_major(self.shape, self.strides)
     }
 
     /// How many elements it has.
+    #[inline]
     pub fn n_elements(&self) -> usize {
-        self.shape.iter().product()
+        n_elements(self.shape)
     }
 
     /// Bytes of its elements, row-major: those of less than 8 bits are packed.
@@ -100,42 +112,54 @@ impl Layout<'_> {
     }
 
     /// Is it in memory of the CPU, and of this type?
+    #[inline]
     pub(crate) fn check_type<T: Element>(&self) -> Result<()> {
         self.check_device()?;
-        if self.dtype == T::DTYPE {
-            return Ok(());
-        }
-        Err(Error::new(
-            sys::DLX_E_SHAPE,
-            format!("the tensor is of {}, not of {}", self.dtype, T::DTYPE),
-        ))
+        if self.dtype == T::DTYPE { Ok(()) } else { Err(self.another_type(T::DTYPE)) }
     }
 
+    #[cold]
+    fn another_type(&self, dtype: DType) -> Error {
+        Error::new(sys::DLX_E_SHAPE, format!("the tensor is of {}, not of {dtype}", self.dtype))
+    }
+
+    #[inline]
     pub(crate) fn check_device(&self) -> Result<()> {
         if self.device.kind == sys::kDLCPU {
             return Ok(());
         }
-        Err(Error::new(
+        Err(self.elsewhere())
+    }
+
+    #[cold]
+    fn elsewhere(&self) -> Error {
+        Error::new(
             sys::DLX_E_DEVICE,
             format!(
                 "the tensor is on device {}:{} of DLPack, not in memory of the CPU: pass it on as \
                  a ManagedTensor",
                 self.device.kind, self.device.id
             ),
-        ))
+        )
     }
 
+    #[inline]
     pub(crate) fn check_row_major(&self) -> Result<()> {
         if self.is_row_major() {
             return Ok(());
         }
-        Err(Error::new(
+        Err(self.not_a_slice())
+    }
+
+    #[cold]
+    fn not_a_slice(&self) -> Error {
+        Error::new(
             sys::DLX_E_SHAPE,
             format!(
                 "the tensor of shape {:?} has strides {:?} and is no slice: use strided()",
                 self.shape, self.strides
             ),
-        ))
+        )
     }
 }
 
@@ -145,6 +169,7 @@ impl Layout<'_> {
 ///
 /// `tensor` was made or checked by libdlx, is in memory of the CPU, row-major, of elements of this
 /// size, and lives as long as `'a`.
+#[inline]
 pub(crate) unsafe fn elements_of<'a, T>(tensor: &sys::DLTensor, len: usize) -> &'a [T] {
     if len == 0 {
         return &[];
@@ -153,6 +178,7 @@ pub(crate) unsafe fn elements_of<'a, T>(tensor: &sys::DLTensor, len: usize) -> &
     unsafe { slice::from_raw_parts(data_of(tensor), len) }
 }
 
+#[inline]
 fn data_of<T>(tensor: &sys::DLTensor) -> *mut T {
     tensor.data.wrapping_byte_add(tensor.byte_offset as usize).cast()
 }
@@ -174,6 +200,7 @@ impl ManagedTensor {
     /// The pointer is valid, belongs to the caller, and describes memory as DLPack 1 says, with no
     /// negative size. Any thread may use it and call its deleter. Nobody writes to its memory as
     /// long as this lives, and its content is initialised.
+    #[inline]
     pub unsafe fn from_raw(tensor: *mut sys::DLManagedTensorVersioned) -> ManagedTensor {
         ManagedTensor(NonNull::new(tensor).expect("a tensor of DLPack is no null pointer"))
     }
@@ -186,16 +213,19 @@ impl ManagedTensor {
     }
 
     /// Lends the tensor.
+    #[inline]
     pub fn as_raw(&self) -> *mut sys::DLManagedTensorVersioned {
         self.0.as_ptr()
     }
 
     /// What it is.
+    #[inline]
     pub fn layout(&self) -> Layout<'_> {
         // SAFETY: this owns it, and a tensor of DLPack does not change.
         unsafe { Layout::new(self.tensor()) }
     }
 
+    #[inline]
     fn tensor(&self) -> &sys::DLTensor {
         // SAFETY: this owns it.
         unsafe { &self.0.as_ref().dl_tensor }
@@ -207,6 +237,7 @@ impl ManagedTensor {
 }
 
 impl Drop for ManagedTensor {
+    #[inline]
     fn drop(&mut self) {
         // SAFETY: this owns it, and a deleter is called once.
         unsafe {
@@ -305,7 +336,7 @@ impl<T: Element> Strided<T> {
         let len = if shape.contains(&0) {
             0
         } else if strides.is_empty() {
-            shape.iter().product()
+            n_elements(shape)
         } else {
             1 + shape.iter().zip(strides).map(|(&n, &s)| (n - 1) * s as usize).sum::<usize>()
         };
@@ -346,6 +377,12 @@ impl<T: Element> Loan<T> {
     pub(crate) fn new(managed: ManagedTensor) -> Result<Loan<T>> {
         let Tensor { managed, len, .. } = Tensor::<T>::new(managed)?;
         Ok(Loan { managed, len, element: PhantomData })
+    }
+
+    /// A tensor of this shape that libdlx has just allocated for elements of this type.
+    #[inline]
+    pub(crate) fn allocated(managed: ManagedTensor, shape: &[usize]) -> Loan<T> {
+        Loan { managed, len: n_elements(shape), element: PhantomData }
     }
 
     /// Ends writing: what is left may be published several times, see

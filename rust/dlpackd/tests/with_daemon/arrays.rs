@@ -52,7 +52,8 @@ fn dlpark_reads_a_tensor_and_gives_one() {
 
     let message = through(&daemon, |publisher| {
         let tensor = unsafe { ManagedTensor::from_dlpark(dlpack) };
-        assert_eq!(publisher.publish(tensor).unwrap().copied_bytes, 24);
+        let report = publisher.publish_with(tensor, &Default::default()).unwrap();
+        assert_eq!(report.copied_bytes, 24);
     });
     assert_eq!(*message.slice::<i32>(0).unwrap(), [1, 2, 3, 4, 5, 6]);
 }

@@ -80,7 +80,8 @@ fn dlpack_passes_through_raw_pointers() {
     let raw = message.managed(0).unwrap().into_raw();
     let tensor = unsafe { dlx::ManagedTensor::from_raw(raw) };
     assert_eq!(tensor.layout().dtype, dlx::DType::of::<f32>());
-    assert_eq!(publisher.publish(tensor).unwrap().copied_bytes, 8);
+    let report = publisher.publish_with(tensor, &Default::default()).unwrap();
+    assert_eq!(report.copied_bytes, 8);
 }
 
 #[test]
