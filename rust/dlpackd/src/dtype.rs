@@ -18,7 +18,7 @@ use crate::error::{Error, Result, c_string, check};
 /// assert_eq!(dlx::DType::of::<f32>().to_string(), "float32");
 /// # Ok::<(), dlx::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DType {
     /// DLPack's code: 0 for signed integers, 1 for unsigned ones, 2 for floats, and so on.
     pub code: u8,
@@ -56,6 +56,12 @@ impl fmt::Display for DType {
             CStr::from_ptr(name.as_ptr())
         };
         f.write_str(&name.to_string_lossy())
+    }
+}
+
+impl fmt::Debug for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

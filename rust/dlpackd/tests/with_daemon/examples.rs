@@ -2,6 +2,7 @@
 //! The examples, with programs in C and Python at the other end.
 
 use std::env;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -124,4 +125,27 @@ fn worker_answers_a_caller_in_python() {
                 except dlx.CallError as e: print('float32' in str(e))";
     let said = Running::start(&daemon, python(code)).says();
     assert_eq!(said, format!("[3, 4] {{'pid': {}}}\nTrue\n", worker.0.id()));
+}
+
+#[test]
+fn death_of_a_worker_in_python_ends_its_call() {
+    let daemon = Daemon::start();
+    let code = "r = next(iter(c.serve('svc')))\nprint('has it', flush=True)\nimport sys\n\
+                sys.stdin.read()";
+    let mut command = python(code);
+    command.stdin(Stdio::piped());
+    let mut worker = Running::start(&daemon, command);
+    let caller = daemon.connect().caller("svc").unwrap();
+    let question = caller.alloc::<u8>(&[]).unwrap();
+    let call = caller.begin(question, &Default::default()).unwrap();
+    let mut said = String::new();
+    BufReader::new(worker.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "has it\n");
+    worker.0.kill().unwrap();
+
+    let result = caller.take_timeout(PATIENCE).unwrap();
+    assert_eq!((result.call, result.worker_pid), (call, worker.0.id()));
+    let failed = result.reply.unwrap_err();
+    assert_eq!(failed.kind(), dlx::ErrorKind::WorkerGone);
+    assert!(failed.to_string().contains(&worker.0.id().to_string()), "{failed}");
 }

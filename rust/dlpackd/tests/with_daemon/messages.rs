@@ -26,6 +26,7 @@ fn loan_arrives_as_it_was_written() {
     assert_eq!((message.topic().as_ref(), message.seq(), message.gap()), ("t", 1, 0));
     let tensor = message.tensor::<f32>(0).unwrap();
     assert_eq!(tensor.shape(), [2, 3]);
+    assert!(format!("{tensor:?}").contains("dtype: float32"), "{tensor:?}");
     assert_eq!(*tensor, [0.0, 0.5, 1.0, 1.5, 2.0, 2.5]);
     assert_eq!(message.slice::<f32>(0).unwrap(), &*tensor);
 }
