@@ -255,10 +255,11 @@ impl Publisher {
 
     /// Publishes a tensor that the caller keeps, and may publish again. One that was allocated by
     /// this publisher ([`Loan::freeze`]) is not copied; its memory is free when neither the caller
-    /// nor a message needs it.
+    /// nor a message needs it. libdlx marks the tensor read-only, so no other thread may look at it
+    /// meanwhile: `&mut`.
     pub fn publish_shared<T>(
         &self,
-        tensor: &Tensor<T>,
+        tensor: &mut Tensor<T>,
         options: &PublishOptions,
     ) -> Result<Report> {
         self.publish_raw(tensor.managed(), &options.to_c(true))

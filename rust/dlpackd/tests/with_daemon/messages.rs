@@ -129,9 +129,9 @@ fn frozen_tensor_is_published_twice_without_a_copy() {
     let publisher = client.publisher("t").unwrap();
     let mut loan = publisher.alloc::<u8>(&[4]).unwrap();
     loan.copy_from_slice(b"dlpk");
-    let tensor = loan.freeze();
+    let mut tensor = loan.freeze();
     for seq in 1..=2 {
-        let report = publisher.publish_shared(&tensor, &PublishOptions::default()).unwrap();
+        let report = publisher.publish_shared(&mut tensor, &PublishOptions::default()).unwrap();
         assert_eq!((report.seq, report.copied_bytes), (seq, 0));
     }
     let report = publisher.publish_with(tensor, &Default::default()).unwrap();
