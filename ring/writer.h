@@ -256,6 +256,12 @@ static inline bool dlx__writer_link_is_reliable(const struct dlx_writer_link *li
     return link->reliable;
 }
 
+/* The number of the worker's group; 0: it is of none. */
+static inline uint32_t dlx__writer_link_group(const struct dlx_writer_link *link)
+{
+    return link->group_number;
+}
+
 /* Is it of a worker of a group for which nothing is kept without a worker? */
 static inline bool dlx__writer_link_keeps_group(const struct dlx_writer_link *link)
 {

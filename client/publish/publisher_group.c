@@ -123,7 +123,7 @@ static void see_own_links(const struct view *view)
         const struct dlx_publisher_link *link =
             dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
         const char *name = dlx__peers_name(&p->client->peers, link->peer);
-        if (view->group > 0 && view->group != link->core.group_number)
+        if (view->group > 0 && view->group != dlx__writer_link_group(&link->core))
             continue;
         if (dlx__publisher_link_receives(link))
             add_name(view->attached, name, link->peer->pid);

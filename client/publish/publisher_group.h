@@ -2,8 +2,8 @@
 #ifndef DLX_CLIENT_PUBLISHER_GROUP_H
 #define DLX_CLIENT_PUBLISHER_GROUP_H
 
-/* Subscribers, and groups of workers, as their publisher sees them: who is there, how far each group
- * is, and which one is late. In words, for errors. */
+/* Subscribers, and groups of workers, as their publisher sees them: who is there, how far each
+ * group is, and which one is late. In words, for errors. */
 
 #include "client/publish/publisher_link.h"
 

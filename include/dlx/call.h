@@ -83,9 +83,9 @@ DLX_API int dlx_caller_new(struct dlx_client *c, const char *topic,
 DLX_API struct dlx_caller *dlx_caller_unref(struct dlx_caller *k);
 
 /**
- * Waits until a worker of the service is attached, or will be in its next call: requests wait for a
- * worker whose process computes. Without the right to observe the topic, the caller does not hear of
- * a worker that is not attached.
+ * Waits until a worker of the service is attached, or will be in its next call: requests wait for
+ * a worker whose process computes. Without the right to observe the topic, the caller does not hear
+ * of a worker that is not attached.
  *
  * Returns as dlx_publisher_wait().
  */
