@@ -18,6 +18,8 @@
 /* A caller that hung up is dead, as its pidfd says, a little later: so long, so often. */
 #define DYING_NS      UINT64_C(500000000)
 #define DYING_LOOK_NS UINT64_C(10000000)
+/* A request whose caller cannot be answered is given up after so many tries: others wait. */
+#define TRIES_MOST 3U
 /* A caller that makes calls, and is not attached so long after a reply, will not be. */
 #define UNHEARD_NS UINT64_C(500000000)
 
@@ -52,6 +54,7 @@ struct dlx_service {
     uint32_t channels_room;
     struct dlx_request *held; /* a list of those that are not released */
     struct taken stuck;       /* there was no way to its caller: tried again */
+    uint32_t n_tries;         /* so often, in a row */
     uint64_t dying_until_ns;
     struct dlx_service_stats stats;
 };
@@ -489,6 +492,26 @@ static int open_request(struct dlx_service *s, const struct taken *taken, struct
     return 0;
 }
 
+/* There was no way to its caller, as the thread's message says. Another worker may have one, if the
+ * request is idempotent. Returns `code`. */
+static int keep_or_give_up(struct dlx_service *s, const struct taken *taken, int code)
+{
+    char why[DLX_ERROR_TEXT_SIZE];
+    memcpy(why, dlx__error_message(), sizeof why);
+    if (++s->n_tries < TRIES_MOST) {
+        s->stuck = *taken;
+        return code;
+    }
+    s->n_tries = 0;
+    if (taken->envelope->idempotent) {
+        s->stats.refused++;
+        dlx_message_unref(taken->m); /* which gives it back */
+    } else {
+        drop(taken->m, &s->stats.refused);
+    }
+    return dlx__fail(code, "%s", why);
+}
+
 /* Returns 0, and a request, or one without a message; or what dlx_take() fails with. */
 static int take_one(struct dlx_service *s, uint64_t until, struct taken *ret)
 {
@@ -533,9 +556,10 @@ static int service_take(struct dlx_service *s, uint64_t until, struct dlx_reques
         if (r == 0 && taken.m) {
             r = open_request(s, &taken, ret);
             if (r < 0)
-                s->stuck = taken;
-            if (r < 0 || *ret)
-                return r;
+                return keep_or_give_up(s, &taken, r);
+            s->n_tries = 0;
+            if (*ret)
+                return 0;
         }
         s->stats.refused += r == DLX_E_BAD_PEER;
         bool is_early = r == DLX_E_EMPTY || r == DLX_E_TIMEOUT; /* of a look at those who die */

@@ -238,8 +238,9 @@ DLX_API struct dlx_service *dlx_service_unref(struct dlx_service *s);
  * unless they are idempotent.
  *
  * Returns 0, or as dlx_take(), but not DLX_E_PUBLISHER_GONE, DLX_E_DISCONNECTED or DLX_E_BAD_PEER:
- * it goes on. What dlx_publisher_new() returns says why there is no way to reply to a caller; the
- * request stays, and the next take tries again.
+ * it goes on. What dlx_publisher_new() returns says why there is no way to reply to a caller. The
+ * next two takes try again; then others have their turn: another worker gets the request if it is
+ * idempotent, and the call fails with DLX_E_WORKER_GONE otherwise.
  */
 DLX_API int dlx_service_take(struct dlx_service *s, int64_t timeout_ns, struct dlx_request **ret);
 
@@ -304,7 +305,8 @@ struct dlx_service_stats {
     uint64_t expired;   /**< not handed out: cancelled, or their time was over */
     uint64_t gone;      /**< not handed out: an earlier worker died; answered so */
     uint64_t abandoned; /**< not handed out, or answered in vain: the caller was gone */
-    uint64_t refused;   /**< not handed out: messages that are no requests */
+    /** Not handed out: messages that are no requests, or whose caller could not be answered. */
+    uint64_t refused;
     uint32_t n_held;    /**< requests that are not answered, now */
     uint32_t n_callers; /**< callers that this worker has a way to answer to, now */
 };

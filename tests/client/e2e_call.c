@@ -5,6 +5,7 @@
 
 #include "client/publish/publisher.h"
 #include "client/service/envelope.h"
+#include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include <poll.h>
@@ -954,6 +955,13 @@ TEST(a_caller_costs_a_worker_few_descriptors)
         dlx_caller_unref(callers[i]);
 }
 
+static void call_there_and_back(struct dlx_service *s, struct dlx_caller *k, int64_t value)
+{
+    uint64_t call = ask(k, value, NULL);
+    answer_next(s);
+    expect_reply(k, call, value + 1);
+}
+
 /* The client may have so many links: it tells the daemon what its open files allow. */
 static struct dlx_client *connect_with_links(rlim_t n)
 {
@@ -987,6 +995,43 @@ TEST(a_worker_that_could_not_be_linked_to_a_caller_answers_it_later)
     answer_next(s);
     expect_reply(k, call, 3);
     ck_assert_uint_eq(service_stats(s).n_callers, 1);
+}
+
+/* A worker that has no descriptor for another caller: 0; or 1: the request is idempotent. */
+LOOP_TEST(a_caller_that_cannot_be_answered_does_not_stop_others, 0, 2)
+{
+    struct rlimit limit, low;
+    if (dlx_test_valgrind()) {
+        puts("SKIP: valgrind keeps RLIMIT_NOFILE to itself");
+        return;
+    }
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_service *s = serve(c, NULL);
+    auto_caller *served = caller_of(other, NULL), *k = caller_of(other, NULL);
+    call_there_and_back(s, served, 1);
+    uint64_t call = ask(k, 4, CALL(.timeout_ns = 1));
+    expect_failure(k, call, DLX_E_TIMEOUT, "");
+    eventually(({ /* it has heard of the second one, and has answered nothing */
+                  no_request(s, 0);
+                  service_stats(s).expired == 1;
+    }));
+    call = ask(k, 5, CALL(.idempotent = _i == 1));
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    low = limit;
+    int next = dlx_test_fds_dup(0);
+    close(next);
+    low.rlim_cur = (rlim_t)next;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+    for (int n = 0; n < (_i ? 15 : 3); n++) { /* five attempts, of three tries each */
+        struct dlx_request *none = NULL;
+        fails(dlx_service_take(s, 0, &none), DLX_E_FD_LIMIT, "no way to reply to caller");
+    }
+    no_request(s, 0);
+    call_there_and_back(s, served, 2);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    expect_failure(k, call, DLX_E_WORKER_GONE, "no reply came");
+    call_there_and_back(s, k, 3);
+    ck_assert_uint_eq(service_stats(s).refused, _i ? 5 : 1);
 }
 
 TEST(as_many_replies_may_be_held_as_are_asked_for_and_some_more)
