@@ -142,6 +142,14 @@ FAIL_CALLS = $(shell sed -nE 's/^WRAP.[^,]*, (\w+),.*/\1/p; s/^\w+ __wrap_(\w+).
 FAIL_BIN := $(filter %_fails,$(TEST_LINKED))
 $(if $(FAIL_BIN),$(eval $(FAIL_BIN): private LINK_FLAGS := $(call wrap,$(FAIL_CALLS))))
 $(FUZZ_BIN): private LINK_FLAGS = $(if $(FUZZ),-fsanitize=fuzzer) $(call wrap,mmap munmap mremap)
+# The library below client/service, for the caller and the service alone.
+$(BUILD)/tests/fuzz_call: private LINK_FLAGS = $(if $(FUZZ),-fsanitize=fuzzer) \
+    $(call wrap,mmap munmap mremap dlx__publisher_new dlx_publisher_unref dlx_subscribe \
+    dlx__subscribe dlx_subscription_unref dlx_take dlx__message_cut_meta dlx_message_meta \
+    dlx_message_done dlx_message_attempt dlx_message_unref dlx_alloc dlx_publish_set \
+    dlx__writer_group_passed dlx__writer_look_for_dead dlx__publisher_mark \
+    dlx_publisher_next_event dlx_publisher_get_stats dlx__publisher_link_n_attached \
+    dlx__publisher_describe_late)
 $(BUILD)/tests/e2e_cli_pub: private LINK_FLAGS = $(call wrap,dlx_list_publishers)
 # Calls of these are the tests' own: what they would do needs a GPU.
 $(BUILD)/tests/test_gpu_exports: private LINK_FLAGS = $(call wrap,dlx__gpu_api)
