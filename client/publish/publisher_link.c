@@ -303,13 +303,20 @@ static void env_ring(void *userdata, struct dlx_writer_link *link)
         dlx__writer_link_ring_again(link);
 }
 
+/* Its process ended while it may have used memory: one that closed and holds nothing has left. */
+static bool died_in_use(const struct dlx_writer_link *link)
+{
+    return dlx__writer_link_is_dead(link) &&
+           (!dlx__writer_link_is_closed(link) || dlx__writer_link_n_held(link) > 0);
+}
+
 static void env_link_gone(void *userdata, struct dlx_writer_link *link)
 {
     struct dlx_publisher *p = userdata;
     dlx__publisher_link_end(p, dlx__publisher_link_of(link));
     if (p->link_gone)
         p->link_gone(p->link_gone_userdata, dlx__publisher_link_of(link));
-    if (p->gpu && dlx__writer_link_is_dead(link))
+    if (p->gpu && died_in_use(link))
         dlx__gpu_publisher()->reader_died(p);
     publisher_link_free(p, dlx__publisher_link_of(link));
 }

@@ -35,6 +35,7 @@ assert taken.device == (2, 0) and taken.values() == [7] * 16, taken.values()
 assert calls("cuMemImportFromShareableHandle") == 1
 del msg
 taken.close()
+until(lambda: s.stats()["n_held"] == 0)
 assert s.stats()["gpu_errors"] == 0
 """,
     )

@@ -138,6 +138,29 @@ GPU_TEST(memory_whose_release_a_killed_subscriber_had_under_way_is_not_used_agai
     check_not_used_again(true);
 }
 
+static void take_and_leave(int sock)
+{
+    auto_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
+    t->deleter(t);
+    dlx_test_gpu_wait_held(x.s, 0);
+}
+
+/* Its process ends before the publisher looks. Nothing that it could see was in use. */
+GPU_TEST(memory_of_a_subscriber_that_left_and_ended_is_used_again, 0)
+{
+    auto_gpu_end x = dlx_test_gpu_publish_to(take_and_leave, NULL);
+    auto_tensor *kept = dlx_test_gpu_alloc(x.p, N, 2);
+    uintptr_t first = (uintptr_t)kept->dl_tensor.data & ~(uintptr_t)(DLX_TEST_GPU_CHUNK - 1);
+    publish(x.p, 1);
+    dlx_test_gpu_join(&x.peer);
+    eventually(dlx_test_stream_stats(x.p).n_subscribers == 0);
+    auto_tensor *t = dlx_test_gpu_alloc(x.p, N, 3);
+    uintptr_t at = (uintptr_t)t->dl_tensor.data;
+    ck_assert_msg(at >= first && at < first + DLX_TEST_GPU_CHUNK, "the arena is not used again");
+    dlx_test_gpu_check_count(STANDIN_MAPPINGS, 1);
+}
+
 static void publish_after_restart(int sock)
 {
     dlx_test_gpu_await(sock);
