@@ -12,7 +12,7 @@ use sys::DLManagedTensorVersioned as ManagedC;
 
 use crate::dtype::Element;
 use crate::error::{Error, Result, c_string, check};
-use crate::tensor::{Layout, Loan, ManagedTensor, Strided, Tensor, elements_of};
+use crate::tensor::{Layout, Loan, ManagedTensor, Strided, Tensor, elements_of, packed_of};
 
 /// A received message: one or more tensors, and metadata. It holds its memory until it and every
 /// tensor made from it is released. Any thread may use and release it. A clone is another reference
@@ -93,6 +93,16 @@ impl Message {
     /// The bytes of tensor `i`, whatever its type.
     pub fn bytes(&self, i: usize) -> Result<Tensor<u8>> {
         Tensor::of_bytes(self.managed(i)?)
+    }
+
+    /// The bytes of tensor `i` row by row, whatever its type: lent as long as the message, or copied
+    /// if it has strides. Elements of less than 8 bits can only be lent.
+    pub fn packed(&self, i: usize) -> Result<Cow<'_, [u8]>> {
+        let Some(tensor) = self.peek(i) else {
+            return Err(self.no_tensor(i));
+        };
+        // SAFETY: libdlx made the tensor, which lives as long as the message.
+        unsafe { packed_of(tensor) }
     }
 
     /// Tensor `i`, whatever it is and wherever: for other crates that take DLPack.

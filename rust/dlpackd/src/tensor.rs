@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tensors: with their owners, as DLPack passes them on, and typed ones in memory of the CPU.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -181,6 +182,46 @@ pub(crate) unsafe fn elements_of<'a, T>(tensor: &sys::DLTensor, len: usize) -> &
 #[inline]
 fn data_of<T>(tensor: &sys::DLTensor) -> *mut T {
     tensor.data.wrapping_byte_add(tensor.byte_offset as usize).cast()
+}
+
+/// The bytes of a tensor in memory of the CPU, row by row: lent if it is row-major, else copied.
+///
+/// # Safety
+///
+/// As of Layout::new(), and libdlx has checked that every element lies in the tensor's memory.
+pub(crate) unsafe fn packed_of<'a>(tensor: &sys::DLTensor) -> Result<Cow<'a, [u8]>> {
+    // SAFETY: as this function's.
+    let layout: Layout<'a> = unsafe { Layout::new(tensor) };
+    layout.check_device()?;
+    if layout.is_row_major() {
+        // SAFETY: it is such a tensor, of so many bytes.
+        return Ok(Cow::Borrowed(unsafe { elements_of(tensor, layout.n_bytes()) }));
+    }
+    let bits = usize::from(layout.dtype.bits) * usize::from(layout.dtype.lanes);
+    if bits % 8 != 0 {
+        return Err(layout.not_a_slice());
+    }
+    let (shape, strides) = (layout.shape, layout.strides);
+    // The last dimensions that lie row after row are copied at once.
+    let (mut n_outer, mut run) = (shape.len(), 1);
+    while n_outer > 0 && (shape[n_outer - 1] == 1 || strides[n_outer - 1] == run as isize) {
+        n_outer -= 1;
+        run *= shape[n_outer];
+    }
+    let mut index = vec![0; n_outer];
+    let mut bytes = Vec::with_capacity(layout.n_bytes());
+    loop {
+        let offset: isize = index.iter().zip(strides).map(|(&i, s)| i as isize * s).sum();
+        let first = data_of::<u8>(tensor).wrapping_offset(offset * (bits / 8) as isize);
+        // SAFETY: the elements of this run lie in the tensor's memory.
+        bytes.extend_from_slice(unsafe { slice::from_raw_parts(first, run * bits / 8) });
+        // the next index: the last dimension counts first
+        let Some(d) = (0..n_outer).rev().find(|&d| index[d] + 1 < shape[d]) else {
+            return Ok(Cow::Owned(bytes));
+        };
+        index[d] += 1;
+        index[d + 1..].fill(0);
+    }
 }
 
 /// A tensor of DLPack 1 with its owner: of any type, on any device. This is what other crates take

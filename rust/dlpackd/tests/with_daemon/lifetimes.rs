@@ -110,4 +110,34 @@ fn strides_of_others_are_followed() {
         (strided.get(&[2, 1]), strided.get(&[0, 2]), strided.get(&[0])),
         (Some(&5), None, None)
     );
+    let bytes: Vec<u8> = [0, 3, 1, 4, 2, 5].iter().flat_map(|v: &i32| v.to_ne_bytes()).collect();
+    assert_eq!(*message.packed(0).unwrap(), bytes);
+}
+
+#[test]
+fn packed_bytes_are_lent_or_copied_row_by_row() {
+    let daemon = Daemon::start();
+    let client = daemon.connect();
+    let (publisher, subscription) =
+        (client.publisher("packed").unwrap(), client.subscribe("packed").unwrap());
+    let mut loan = publisher.alloc::<u16>(&[2, 3, 4]).unwrap();
+    loan.copy_from_slice(&Vec::from_iter(0..24));
+    // every other row of each plane
+    let tensor = dlx::ManagedTensor::from(loan);
+    unsafe {
+        let t = &mut (*tensor.as_raw()).dl_tensor;
+        std::slice::from_raw_parts_mut(t.shape, 3).copy_from_slice(&[2, 2, 4]);
+        std::slice::from_raw_parts_mut(t.strides, 3).copy_from_slice(&[12, 8, 1]);
+    }
+    publisher.publish(tensor).unwrap();
+    publisher.publish_slice(&[7u16, 8], &[2]).unwrap();
+
+    let message = subscription.take_timeout(PATIENCE).unwrap();
+    let rows = [0..4, 8..12, 12..16, 20..24].into_iter().flatten();
+    let bytes: Vec<u8> = rows.flat_map(|v: u16| v.to_ne_bytes()).collect();
+    let packed = message.packed(0).unwrap();
+    assert!(matches!(&packed, std::borrow::Cow::Owned(copy) if *copy == bytes), "{packed:?}");
+    let message = subscription.take_timeout(PATIENCE).unwrap();
+    assert!(matches!(message.packed(0).unwrap(), std::borrow::Cow::Borrowed(&[7, 0, 8, 0])));
+    assert!(message.packed(1).unwrap_err().to_string().contains("none with index 1"));
 }
