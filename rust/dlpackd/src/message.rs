@@ -95,8 +95,8 @@ impl Message {
         Tensor::of_bytes(self.managed(i)?)
     }
 
-    /// The bytes of tensor `i` row by row, whatever its type: lent as long as the message, or copied
-    /// if it has strides. Elements of less than 8 bits can only be lent.
+    /// The bytes of tensor `i` row by row, whatever its type: lent as long as the message, or
+    /// copied if it has strides. Elements of less than 8 bits can only be lent.
     pub fn packed(&self, i: usize) -> Result<Cow<'_, [u8]>> {
         let Some(tensor) = self.peek(i) else {
             return Err(self.no_tensor(i));
