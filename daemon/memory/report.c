@@ -30,6 +30,17 @@ void dlxd_report_control(int fd, struct dlxd_control_report *ret)
     ret->moved_at = report_look(&control.moved_at);
 }
 
+bool dlxd_report_has_ended(int fd, uint32_t n_entries)
+{
+    struct dlxd_control_report control;
+    uint64_t gen = 0;
+    dlxd_report_control(fd, &control);
+    uint64_t n = control.head + 1;
+    off_t at = (off_t)(offsetof(struct dlx_shm_control, entries) +
+                       n % n_entries * sizeof(struct dlx_shm_entry));
+    return pread(fd, &gen, sizeof gen, at) == (ssize_t)sizeof gen && gen == (n | DLX_SHM_END);
+}
+
 uint64_t dlxd_report_carried(int fd, uint32_t n_entries, uint32_t group)
 {
     uint64_t word = 0;

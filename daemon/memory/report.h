@@ -54,6 +54,8 @@ struct dlxd_former_report {
 
 /* A missing or incomplete page is read as zeros. The caller keeps the fds. */
 void dlxd_report_control(int borrow_fd, struct dlxd_control_report *ret);
+/* Has its publisher closed it? Then it writes no message any more. */
+bool dlxd_report_has_ended(int borrow_fd, uint32_t n_entries);
 /* The first message that a declared group had not done when its publisher moved to this control
  * block; 0: none says so. */
 uint64_t dlxd_report_carried(int borrow_control_fd, uint32_t n_entries, uint32_t group);

@@ -33,6 +33,7 @@ int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
     dlxd_list_init(&broker->greeting);
     dlxd_list_init(&broker->retained);
     dlxd_list_init(&broker->expiring);
+    dlxd_list_init(&broker->looked);
     dlxd_list_init(&broker->reservations);
     dlxd_list_init(&broker->stuck);
     dlxd_list_init(&broker->slow);

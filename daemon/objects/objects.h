@@ -201,7 +201,8 @@ struct dlxd_offering {
  *             |                                                            ^
  *             +--(it is closed, or its process is dead already)------------+
  *
- *   (from the store) --> RETAINED, or HIDDEN or SHOWN --(its process is dead)--> RETAINED
+ *   (from the store) --> RETAINED, or HIDDEN or SHOWN --(its process is dead, or it has closed its
+ *                                                        control block)--> RETAINED
  *
  * Any of them --> GONE, which is freed with its last link.
  */
@@ -234,6 +235,7 @@ struct dlxd_publisher {
     struct dlxd_idmap_node by_id; /* when GONE: in gone_publishers of the registry */
     struct dlxd_list by_topic;    /* likewise */
     struct dlxd_list by_client;   /* after it has left its client: in one of the broker's lists */
+    struct dlxd_list by_look;     /* in broker->looked: HIDDEN, SHOWN, RETAINED with groups */
     struct dlxd_list links;       /* by id */
     struct dlxd_list groups;      /* of workers, by number: group.h */
     uint32_t last_group;          /* number */
@@ -636,6 +638,7 @@ struct dlxd_broker {
 
     struct dlxd_list retained; /* publishers without a client: publisher_state.h */
     struct dlxd_list expiring; /* likewise, by expires_ns */
+    struct dlxd_list looked;   /* those of them that change without a packet */
 
     /* Regions that are not ready, the least recently checked first: broker.h. */
     struct dlxd_list reservations;

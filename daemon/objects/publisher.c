@@ -153,6 +153,7 @@ static struct dlxd_publisher *publisher_alloc(struct dlxd_broker *broker, const 
     publisher->dying_pidfd = -1;
     dlxd_pending_joins_init(&publisher->pending_joins);
     dlxd_list_init(&publisher->by_client);
+    dlxd_list_init(&publisher->by_look);
     dlxd_list_init(&publisher->links);
     dlxd_list_init(&publisher->groups);
     dlxd_drains_init(&publisher->drains);

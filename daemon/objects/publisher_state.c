@@ -20,6 +20,9 @@
 #include <inttypes.h>
 #include <unistd.h>
 
+/* The duration of a look at all that may change without a packet. */
+#define LOOK_ALL_NS UINT64_C(1000000)
+
 /* ---- what its links are told --------------------------------------------------------------- */
 
 /* A link of a GONE publisher fails if its subscriber does not know the publisher yet. */
@@ -109,10 +112,29 @@ static bool leaves_nothing(struct dlxd_publisher *publisher)
     return !retains && !dlxd_groups_are_undone(publisher);
 }
 
+/* Has it closed its control block, whether or not a daemon was told? */
+static bool has_closed(const struct dlxd_publisher *publisher)
+{
+    return dlxd_report_has_ended(publisher->control->fd, publisher->config.n_entries);
+}
+
 /* Does it leave messages for the daemon to keep? */
 static bool is_wanted(struct dlxd_publisher *publisher)
 {
     return publisher->state == DLXD_PUBLISHER_OPEN && !leaves_nothing(publisher);
+}
+
+/* Did a former daemon know it, and may its process write? */
+static bool is_former(const struct dlxd_publisher *publisher)
+{
+    return publisher->state == DLXD_PUBLISHER_HIDDEN || publisher->state == DLXD_PUBLISHER_SHOWN;
+}
+
+/* Its end, or that of its last message, may come without a packet to this daemon. */
+static bool is_looked_at(const struct dlxd_publisher *publisher)
+{
+    return is_former(publisher) ||
+           (publisher->state == DLXD_PUBLISHER_RETAINED && publisher->config.n_groups > 0);
 }
 
 /* Puts it into the list of publishers that stay, or by time into the list of those that expire. */
@@ -120,6 +142,9 @@ static void retained_enlist(struct dlxd_publisher *publisher, uint64_t for_ns)
 {
     struct dlxd_broker *broker = publisher->broker;
     dlxd_list_remove(&publisher->by_client);
+    dlxd_list_remove(&publisher->by_look);
+    if (is_looked_at(publisher))
+        dlxd_list_push_back(&broker->looked, &publisher->by_look);
     publisher->expires_ns = 0;
     if (for_ns == 0) {
         dlxd_list_push_back(&broker->retained, &publisher->by_client);
@@ -164,10 +189,9 @@ static void settle(struct dlxd_publisher *publisher)
     (void)dlxd_retained_succeed(publisher);
 }
 
-static void retained_on_death(void *data, int events)
+/* Its process is dead, or it has closed its control block. */
+static void end_writing(struct dlxd_publisher *publisher)
 {
-    struct dlxd_publisher *publisher = data;
-    (void)events;
     bool was_former = publisher->state != DLXD_PUBLISHER_DYING;
     if (leaves_nothing(publisher)) {
         dlxd_publisher_vanish(publisher);
@@ -177,6 +201,12 @@ static void retained_on_death(void *data, int events)
         if (was_former)
             reveal(publisher);
     }
+}
+
+static void retained_on_death(void *data, int events)
+{
+    (void)events;
+    end_writing(data);
 }
 
 static bool is_dead(int pidfd)
@@ -258,6 +288,29 @@ void dlxd_publisher_look_at_groups(struct dlxd_publisher *publisher)
         forget_groups(publisher);
 }
 
+static void look_at(struct dlxd_publisher *publisher)
+{
+    if (!is_looked_at(publisher))
+        dlxd_list_remove(&publisher->by_look);
+    else if (!is_former(publisher))
+        dlxd_publisher_look_at_groups(publisher);
+    else if (has_closed(publisher))
+        end_writing(publisher);
+}
+
+void dlxd_retained_look_all(struct dlxd_broker *broker)
+{
+    struct dlxd_list *list = &broker->looked, *last = list->prev;
+    uint64_t until = dlx__now_ns() + LOOK_ALL_NS;
+    for (bool more = !dlxd_list_empty(list); more && dlx__now_ns() < until;) {
+        struct dlxd_list *first = list->next;
+        more = first != last;
+        dlxd_list_remove(first); /* the others are first the next time */
+        dlxd_list_push_back(list, first);
+        look_at(dlxd_container_of(first, struct dlxd_publisher, by_look)); /* may free it */
+    }
+}
+
 /* ---- successors ---------------------------------------------------------------------------- */
 
 static bool may_drop(const struct dlxd_principal *who, const struct dlxd_publisher *publisher)
@@ -270,12 +323,6 @@ static bool may_drop(const struct dlxd_principal *who, const struct dlxd_publish
 static bool resumes(const struct dlxd_publisher *successor, const struct dlxd_publisher *publisher)
 {
     return successor->config.resumes == dlxd_publisher_origin(publisher);
-}
-
-/* Did a former daemon know it, and may its process write? */
-static bool is_former(const struct dlxd_publisher *publisher)
-{
-    return publisher->state == DLXD_PUBLISHER_HIDDEN || publisher->state == DLXD_PUBLISHER_SHOWN;
 }
 
 /* It is announced again: no new subscription joins it, and its groups go on with what it has
@@ -369,11 +416,12 @@ bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
 {
     uint64_t now = dlx__now_ns();
     dlx_cleanup(dlx__closep) int pidfd = take_pidfd;
-    if (is_dead(pidfd) && leaves_nothing(publisher)) {
+    bool has_ended = is_dead(pidfd) || has_closed(publisher);
+    if (has_ended && leaves_nothing(publisher)) {
         dlxd_publisher_vanish(publisher);
         return false;
     }
-    if (is_dead(pidfd)) {
+    if (has_ended) {
         bool was_there = pidfd >= 0 && publisher->config.retain_for_ns > 0;
         if (expires_ns > 0)
             retained_enlist(publisher, expires_ns > now ? expires_ns - now : 1);
@@ -524,6 +572,7 @@ static void leave_retained(struct dlxd_publisher *publisher)
 {
     close_pidfd(publisher);
     dlxd_list_remove(&publisher->by_client);
+    dlxd_list_remove(&publisher->by_look);
 }
 
 /* Its control block may be closed from now on. */

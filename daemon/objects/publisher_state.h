@@ -69,7 +69,8 @@ void dlxd_publisher_vanish(struct dlxd_publisher *publisher);
  * Restores a publisher from the store. If the process of the pidfd (-1: none) is alive, it may
  * write and will announce the publisher again. Until it has done so or is dead, the publisher is
  * SHOWN, or HIDDEN if its library does not check for locks (docs/decisions/0023). If it died before
- * it published anything, the publisher vanishes. Returns true if it is HIDDEN.
+ * it published anything, the publisher vanishes. One that has closed its control block, whether or
+ * not a daemon was told, counts as dead. Returns true if it is HIDDEN.
  *
  * Predecessors are restored before it, and vanish if it retains enough: the former daemon may have
  * been killed before it read PublisherRetains, which a publisher sends only once to a daemon.
@@ -90,6 +91,11 @@ int dlxd_queues_drop(const struct dlxd_client *client, const char *topic, uint32
 /* A worker of a declared group has left: lets go of what is kept if all is done. For the task; the
  * publisher may be freed. */
 void dlxd_publisher_look_at_groups(struct dlxd_publisher *publisher);
+
+/* Looks at what may have changed without a packet: a publisher of a former daemon has closed, or
+ * workers have done what a publisher left and do not leave, or are known to a former daemon
+ * alone. */
+void dlxd_retained_look_all(struct dlxd_broker *broker);
 
 /* When dlxd_retained_expire() has something to do; UINT64_MAX: never. */
 uint64_t dlxd_retained_next_ns(const struct dlxd_broker *broker);

@@ -29,7 +29,7 @@
 
 #define RETRY_MS        20U
 #define RECLAIM_MORE_MS 2    /* between the parts of many reservations that are returned */
-#define LOOK_MS         250U /* between checks of draining links and packets in flight, if any */
+#define LOOK_MS         250U /* between checks of what changes without a packet, if any */
 #define PATHS_MS        500U /* between looks for the daemon's socket files */
 #define TRIM_MS         200U
 #define TRIM_LEAST      128U
@@ -150,6 +150,7 @@ static void on_look(uv_timer_t *timer)
     struct dlxd_server *server = timer->data;
     dlxd_drains_look_all(&server->broker);
     dlxd_former_look_all(&server->broker);
+    dlxd_retained_look_all(&server->broker);
     dlxd_flights_look_all(&server->broker.users);
 }
 
@@ -278,7 +279,7 @@ static void on_prepare(uv_prepare_t *prepare)
     else if (!uv_is_active((uv_handle_t *)&server->retry))
         (void)uv_timer_start(&server->retry, on_retry, RETRY_MS, 0);
     if (dlxd_drains_n_all(broker) == 0 && broker->registry.n_former_pages == 0 &&
-        !dlxd_flights_are_left(&broker->users))
+        dlxd_list_empty(&broker->looked) && !dlxd_flights_are_left(&broker->users))
         (void)uv_timer_stop(&server->looks);
     else if (!uv_is_active((uv_handle_t *)&server->looks))
         (void)uv_timer_start(&server->looks, on_look, LOOK_MS, 0);

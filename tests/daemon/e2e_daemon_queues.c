@@ -224,6 +224,19 @@ TEST(undone_messages_outlive_a_killed_publisher)
     await_end();
 }
 
+TEST(undone_messages_end_with_the_last_one_of_a_worker_that_has_left)
+{
+    struct dlx_test_publisher pub = publish(2, 0, 0);
+    auto_worker worker;
+    dlx_worker_join(&worker, dlx_served_client, WORKER("g"));
+    dlx_worker_set_cell(&worker, 1, DLX_SHM_CELL_CLAIMED, worker.owner, 1);
+    leave(&pub);
+    dlx_test_call_ok(dlx_served_client, SUBSCRIPTION_CLOSE(.subscription = worker.sub.id));
+    ck_assert_uint_eq(dlx_worker_listed()->in_flight, 1);
+    finish(&worker, 1, 2);
+    await_end();
+}
+
 int main(void)
 {
     return dlx_test_run_case(dlx_served_case("queues"));

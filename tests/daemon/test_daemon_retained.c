@@ -213,6 +213,8 @@ TEST(the_descriptor_of_a_process_that_ends_late_is_charged_until_then)
     close(pidfd[0]);
 }
 
+static struct dlx_shm_control *newest_block; /* as its publisher has it mapped */
+
 /* If it is large enough for a control block, with what that says. */
 static int region_of(uint64_t size, uint64_t head, bool heeds_locks)
 {
@@ -223,7 +225,7 @@ static int region_of(uint64_t size, uint64_t head, bool heeds_locks)
     struct dlx_shm_control *control = map;
     control->head = head;
     control->heeds_locks = heeds_locks;
-    dlx__region_unmap(map, size);
+    newest_block = control; /* until the test's process ends */
     return fd;
 }
 
@@ -447,6 +449,51 @@ static uint32_t subscribe(struct dlxd_client *client, bool reliable)
     dlx_scene.broker.policy.borrow_rules = &rules;
     return dlx_scene_subscribed(dlx_scene_subscription(
         client, "t", SUBSCRIPTION_CONFIG(.max_held = 1, .reliable = reliable), &sock));
+}
+
+/* What a publisher stores that closes its control block after message `head`. */
+static void close_newest(uint64_t head)
+{
+    dlx_store64_release(&newest_block->entries[(head + 1) % 256].gen, (head + 1) | DLX_SHM_END);
+}
+
+/* It could not tell this daemon, and its process lives on. */
+LOOP_TEST(a_publisher_of_a_former_daemon_that_closes_is_found, 0, 2)
+{
+    struct dlxd_publisher *publisher = restore(100, 5, _i);
+    struct dlxd_client *client = new_client(1000);
+    close_newest(4); /* it has published another one since */
+    dlxd_retained_look_all(&dlx_scene.broker);
+    ck_assert_int_ne(publisher->state, DLXD_PUBLISHER_RETAINED);
+    ck_assert_uint_eq(subscribe(client, true), 0);
+    close_newest(5);
+    dlxd_retained_look_all(&dlx_scene.broker);
+    ck_assert_int_eq(publisher->state, DLXD_PUBLISHER_RETAINED);
+    ck_assert_uint_eq(subscribe(client, true), 1);
+    die();
+    dlxd_retained_look_all(&dlx_scene.broker);
+    ck_assert_uint_eq(n_publishers(), 1);
+}
+
+TEST(a_publisher_of_a_former_daemon_that_closes_with_nothing_vanishes)
+{
+    restore(100, 0, true);
+    close_newest(0);
+    ck_assert_uint_eq(n_publishers(), 1);
+    dlxd_retained_look_all(&dlx_scene.broker);
+    ck_assert_uint_eq(n_publishers(), 0);
+    die();
+}
+
+/* It closed while there was no daemon. */
+TEST(a_publisher_that_had_closed_is_restored_as_one_that_has_ended)
+{
+    struct dlxd_publisher *publisher = read_back(&former_publisher, 5, true);
+    close_newest(5);
+    ck_assert_int_eq(pipe2(life, O_CLOEXEC), 0);
+    ck_assert(!dlxd_retained_restore(publisher, dlx_test_fds_dup(life[0]), 0));
+    ck_assert_int_eq(publisher->state, DLXD_PUBLISHER_RETAINED);
+    die();
 }
 
 TEST(a_live_publisher_is_shown_if_its_library_looks_for_locks)

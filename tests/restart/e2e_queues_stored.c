@@ -31,6 +31,16 @@ TEST(undone_messages_whose_time_is_over_are_not_stored_any_more)
     dlx_queues_await_end();
 }
 
+TEST(a_publisher_that_cannot_tell_its_end_after_a_crash_leaves_what_is_undone)
+{
+    dlx_queues_tell_silent(dlx_test_store_restart);
+}
+
+TEST(a_queue_whose_last_message_a_former_worker_finishes_after_a_crash_ends)
+{
+    dlx_queues_tell_finished(dlx_test_store_restart);
+}
+
 int main(void)
 {
     return dlx_test_run_case(dlx_test_store_case("queues_stored"));

@@ -26,6 +26,16 @@ TEST(a_worker_of_the_daemon_before_an_upgrade_keeps_what_it_has)
     dlx_queues_tell_held(dlx_test_upgrade);
 }
 
+TEST(a_publisher_that_cannot_tell_its_end_after_an_upgrade_leaves_what_is_undone)
+{
+    dlx_queues_tell_silent(dlx_test_upgrade);
+}
+
+TEST(a_queue_whose_last_message_a_former_worker_finishes_after_an_upgrade_ends)
+{
+    dlx_queues_tell_finished(dlx_test_upgrade);
+}
+
 /* Both go on, by the next daemon. */
 TEST(a_queue_goes_on_through_upgrades)
 {

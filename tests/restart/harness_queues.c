@@ -112,3 +112,54 @@ void dlx_queues_tell_held(void (*next_daemon)(void))
     s = NULL;
     dlx_queues_await_end();
 }
+
+/* The next daemon answers nothing while the publisher ends, so that nobody can tell it. Its process
+ * lives on. */
+void dlx_queues_tell_silent(void (*next_daemon)(void))
+{
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_publisher *p =
+        dlx_test_stream_publisher(c, DLX_QUEUES_TOPIC, PUBLISHER(DLX_QUEUES_GROUPS));
+    auto_subscription *s = dlx_test_stream_subscribe(other, DLX_QUEUES_TOPIC, DLX_QUEUES_WORKER);
+    dlx_test_stream_publish_all(p, 100, 1, 4);
+    dlx_queues_do(s, 1, 1);
+    next_daemon();
+    dlx_test_daemon_pause(&dlx_test_stream_daemon);
+    dlx_publisher_unref(p);
+    p = NULL;
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
+    dlx_queues_do(s, 2, 1);
+    dlx_subscription_unref(s);
+    s = NULL;
+    do_all(3, 4, 1);
+    dlx_queues_await_end();
+}
+
+static void finish_in_silence(int sock, const void *userdata)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_message *m = NULL;
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, DLX_QUEUES_TOPIC, DLX_QUEUES_WORKER);
+    (void)userdata;
+    ok(dlx_take(s, PATIENCE, &m));
+    dlx_test_say(sock);
+    dlx_test_hear(sock);
+    ok(dlx_message_done(m));
+    dlx_test_say(sock);
+    dlx_test_hear(sock);
+}
+
+/* A worker of a former daemon finishes the last message, and makes no other call. */
+void dlx_queues_tell_finished(void (*next_daemon)(void))
+{
+    struct dlx_test_part part;
+    dlx_test_store_leave_messages(DLX_QUEUES_TOPIC, PUBLISHER(DLX_QUEUES_GROUPS), 1);
+    part = dlx_test_part_begin(finish_in_silence, NULL);
+    dlx_test_hear(part.sock);
+    next_daemon();
+    ck_assert_uint_eq(n_publishers(), 1);
+    dlx_test_say(part.sock);
+    dlx_test_hear(part.sock);
+    dlx_queues_await_end();
+    dlx_test_part_kill(&part);
+}

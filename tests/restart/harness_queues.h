@@ -26,5 +26,9 @@ void dlx_queues_tell_unseen(void (*next_daemon)(void));
 void dlx_queues_tell_killed(void (*next_daemon)(void));
 /* A worker lives and has a message, until it is killed when the next daemon is there. */
 void dlx_queues_tell_held(void (*next_daemon)(void));
+/* The publisher ends while the next daemon is stopped, so that it cannot tell it so. */
+void dlx_queues_tell_silent(void (*next_daemon)(void));
+/* A worker of the former daemon finishes the last message, and makes no other call. */
+void dlx_queues_tell_finished(void (*next_daemon)(void));
 
 #endif
