@@ -38,11 +38,11 @@ static int compare_found(const void *a, const void *b)
         return x->kind < y->kind ? -1 : 1;
     if (x->ready_seq != y->ready_seq)
         return x->ready_seq < y->ready_seq ? -1 : 1;
-    return 0;
+    return x->number == y->number ? 0 : x->number < y->number ? -1 : 1;
 }
 
 /* Finds the descriptors with our names, sorted by publisher, its pidfd first, then its control
- * block, the other regions, and its groups. */
+ * block, the other regions in the order in which they became ready, and its groups by number. */
 static int find_all(struct dlxd_manager_fds *manager_fds, struct found_list *ret)
 {
     *ret = (struct found_list){.items = calloc(manager_fds->n + 1, sizeof *ret->items)};

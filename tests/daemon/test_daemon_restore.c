@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is restored of a publisher's groups, in whatever order the descriptors of a former daemon
+ * come. */
+#include "common/memory.h"
+#include "daemon/objects/group.h"
+#include "daemon/objects/publisher_state.h"
+#include "daemon/persist/handover.h"
+#include "daemon/persist/restore.h"
+#include "daemon/objects/registry.h"
+#include "daemon/persist/store.h"
+#include "tests/daemon/harness_scene.h"
+#include "tests/harness/fds.h"
+
+enum { N_GROUPS = 3 };
+static char *names[N_GROUPS] = {"g", "h", "i"};
+
+/* Of a publisher that has left, with a message that no group has done. */
+static void leave_groups(void)
+{
+    struct dlxd_publisher *publisher = dlx_test_broker_publisher(
+        dlx_scene_client(0, 10), "t", PUBLISHER_CONFIG(.history = 1, .n_groups = N_GROUPS), 1);
+    ok(dlxd_groups_declare(publisher, names));
+    ck_assert(dlxd_publisher_end(publisher));
+}
+
+static struct dlxd_publisher *only_publisher(void)
+{
+    struct dlxd_topic *topic = dlxd_registry_find(&dlx_scene.broker.registry, "t");
+    ck_assert_ptr_nonnull(topic);
+    return dlxd_container_of(topic->publishers.next, struct dlxd_publisher, by_topic);
+}
+
+/* The descriptors, which are this test's then, in the reverse of their order. */
+static void hand_over(struct dlxd_manager_fds *ret)
+{
+    struct dlxd_handover handover;
+    char text[64];
+    dlxd_handover_init(&handover);
+    ok(dlxd_store_hand_over(&dlx_scene.broker, &handover));
+    ok(dlxd_handover_write(&handover));
+    (void)snprintf(text, sizeof text, "%d:%d", (int)getpid(), dlx_test_fds_dup(handover.fd));
+    ck_assert_int_eq(setenv(DLXD_HANDOVER_VARIABLE, text, 1), 0);
+    ok(dlxd_manager_fds_init(ret));
+    for (size_t i = 0; i < ret->n; i++)
+        ret->fds[i].fd = dlx_test_fds_dup(ret->fds[i].fd);
+    for (size_t i = 0; i < ret->n / 2; i++) {
+        struct dlxd_manager_fd first = ret->fds[i];
+        ret->fds[i] = ret->fds[ret->n - 1 - i];
+        ret->fds[ret->n - 1 - i] = first;
+    }
+    dlxd_handover_deinit(&handover);
+}
+
+static void restart(void)
+{
+    struct dlxd_manager_fds manager_fds;
+    leave_groups();
+    hand_over(&manager_fds);
+    dlxd_publisher_vanish(only_publisher());
+    ck_assert_ptr_null(dlxd_registry_find(&dlx_scene.broker.registry, "t"));
+    dlxd_restore_handed_over(&dlx_scene.broker, &manager_fds);
+    dlxd_manager_fds_deinit(&manager_fds);
+}
+
+TEST(groups_are_restored_in_the_order_of_their_numbers)
+{
+    uint32_t n = 0;
+    restart();
+    dlx_for_each (it, &only_publisher()->groups) {
+        const struct dlxd_group *group = dlxd_container_of(it, struct dlxd_group, node);
+        ck_assert_str_eq(group->name, names[n]);
+        ck_assert_uint_eq(group->number, ++n);
+    }
+    ck_assert_uint_eq(n, N_GROUPS);
+}
+
+static void end(void)
+{
+    dlxd_retained_clear(&dlx_scene.broker);
+}
+
+int main(void)
+{
+    TCase *tcase = dlx_scene_case("restore", NULL);
+    tcase_add_checked_fixture(tcase, NULL, end);
+    return dlx_test_run_case(tcase);
+}
