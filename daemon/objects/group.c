@@ -218,12 +218,12 @@ int dlxd_group_check(const struct dlxd_subscription *subscription,
                          DLX_PROTO_MAJOR, publisher->principal->minor, DLX_PROTO_MAJOR,
                          GROUPS_SINCE);
     const struct dlxd_group *group = group_find(publisher, subscription->config.group, who);
-    int r = check_named(publisher, who);
-    if (r == 0 && !group)
-        return check_number(publisher, subscription);
-    if (r == 0)
-        r = check_user(group, who);
-    return r == 0 ? check_terms(group, subscription) : r;
+    /* A former daemon's publisher knows whose workers are, and not whether a rule said so. */
+    bool is_declared = group && group->is_declared;
+    int r = is_declared ? check_user(group, who) : check_named(publisher, who);
+    if (r < 0)
+        return r;
+    return group ? check_terms(group, subscription) : check_number(publisher, subscription);
 }
 
 int dlxd_group_join(struct dlxd_link *link)

@@ -74,6 +74,18 @@ TEST(groups_are_restored_in_the_order_of_their_numbers)
     ck_assert_uint_eq(n, N_GROUPS);
 }
 
+/* There is no rule, and the text names none. */
+TEST(a_restored_group_names_its_publisher_to_workers_of_other_users)
+{
+    int sock;
+    restart();
+    const struct dlxd_subscription *s = dlx_scene_subscription(
+        dlx_scene_client(1, 10), "t",
+        SUBSCRIPTION_CONFIG(.max_held = 1, .group = "h", .max_attempts = 5), &sock);
+    fails(dlxd_group_check(s, only_publisher()), DLX_E_ACCESS, "(pid ");
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "declared it, and its workers are of uid "));
+}
+
 static void end(void)
 {
     dlxd_retained_clear(&dlx_scene.broker);
