@@ -164,7 +164,8 @@ $(BUILD)/tests/sim_daemon: private LINK_FLAGS = $(call wrap,malloc calloc reallo
     dlx__packet_refuses_fds \
     dlxd_outbox_send dlxd_link_drop_landed dlxd_pending_join_send dlxd_report_has_left \
     dlxd_membership_withdrawn dlxd_idmap_remove dlxd_lack_begin dlxd_proof_begin \
-    dlx__region_prove)
+    dlx__region_prove timerfd_create dlxd_group_admit dlxd_group_make_page dlxd_group_leave \
+    dlxd_publisher_look_at_groups)
 
 $(TEST_LINKED) $(OTHER_LINKED):
 	$(link)

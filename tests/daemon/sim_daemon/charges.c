@@ -73,7 +73,7 @@ static uint64_t used_of_pub(const struct pub *p, int user, enum dlxd_resource re
     uint64_t n = 0;
     if (resource == DLXD_OBJECTS)
         return payer_of(p, 0) == user;
-    bool stays = p->retain > 0 && !p->latched && p->state != PUB_GONE && p->user == user;
+    bool stays = p->may_retain && p->state != PUB_GONE && p->user == user;
     for (int i = 0; resource == DLXD_RETAINED_BYTES && stays && i < p->n_r; i++)
         n += p->r[i].gone ? 0 : p->r[i].size;
     for (int i = 0; resource == DLXD_BYTES && i < p->n_r; i++)
@@ -89,8 +89,12 @@ bool drain_has_left(const struct drain *drain)
 void drain_remove(int at)
 {
     struct drain *drain = &w.drains[at];
+    if (drain->counts) { /* its publisher is not told any more */
+        drain->pub->leaves++;
+        group_left(drain->pub, drain->group);
+    }
     if (drain->reader)
-        drain->reader->n_links--;
+        drain->reader->n_links -= drain->weight;
     if (drain->pub->proc)
         drain->pub->proc->n_links--;
     w.n_drains--;
@@ -165,7 +169,9 @@ uint64_t used_descriptors(int user)
         n += s->proc->user == user;
     each_link (l)
         if ((l->pub || l->spare) && user_of(l) == user)
-            n += 1U + (l->state == LINK_ADDED) + (l->state == LINK_ADDED && l->locked);
+            n += 1U + (l->state == LINK_ADDED) + (l->state == LINK_ADDED && l->locked) +
+                 l->has_claims;
+    each_group(g) n += g->page != 0 && g->user == user ? 2 : 0; /* and its bell */
     for (int i = 0; i < w.n_waiters; i++)
         n += w.waiters[i].user == user ? 3 : 0;
     for (int i = 0; i < w.n_drains; i++)
@@ -191,6 +197,8 @@ uint64_t used(int user, enum dlxd_resource resource)
         n += resource == DLXD_LINKS;
         n += resource == DLXD_BYTES ? dlx_shm_link_size(l->sub->max_held) : 0;
     }
+    each_group(g) if (resource == DLXD_BYTES && g->page != 0 && g->user == user) n +=
+        dlx_shm_claims_size(g->pub->n_entries);
     each_proc (c)
         n += resource == DLXD_CONNECTIONS && c->connected && !c->refused && c->user == user;
     for (int i = 0; i < w.n_waiters; i++)
@@ -222,14 +230,14 @@ static uint32_t n_links_that_stay(const struct proc *c)
     for (int i = 0; i < w.n_drains; i++) {
         const struct drain *l = &w.drains[i];
         if (drain_has_left(l))
-            n -= (uint32_t)(l->reader == c) + (uint32_t)(l->pub->proc == c);
+            n -= (l->reader == c ? l->weight : 0) + (uint32_t)(l->pub->proc == c);
     }
     return n;
 }
 
-static bool has_room(const struct proc *c)
+static bool has_room(const struct proc *c, uint32_t n)
 {
-    return n_links_that_stay(c) < c->max_links;
+    return n_links_that_stay(c) + n <= c->max_links;
 }
 
 /* Of a publisher of another user: at most 3 times what is left. */
@@ -246,9 +254,10 @@ static bool has_share(const struct proc *reader, const struct pub *p)
     return n <= DLXD_SHARE_OF_LEFT * (writer->max_links - n_links_that_stay(writer) - 1);
 }
 
-bool clients_have_room(const struct proc *reader, const struct pub *p)
+bool clients_have_room(const struct sub *s, const struct pub *p)
 {
-    return has_room(reader) && (!p->proc || (has_room(p->proc) && has_share(reader, p)));
+    return has_room(s->proc, weight_of(s)) &&
+           (!p->proc || (has_room(p->proc, 1) && has_share(s->proc, p)));
 }
 
 bool bytes_fit(int user, uint64_t size)

@@ -69,6 +69,8 @@ static bool pays_before(const struct claim *a, const struct claim *b)
 
 static bool pub_has(const struct pub *p, uint64_t number)
 {
+    each_group(g) if (g->pub == p && g->page != 0 &&
+                      dlx_shm_former_claims(g->page) == number) return true;
     for (int i = 0; i < p->n_r; i++) {
         if (p->r[i].id != number)
             continue;
@@ -234,6 +236,8 @@ static struct claim any_claim(void)
         int k = (int)rnd((uint32_t)p->n_r);
         if (k == 0 || region_is_ready(p, k))
             claim.number = p->r[k].id;
+        each_group(g) if (g->pub == p && g->page != 0 && one_in(2)) claim.number =
+            dlx_shm_former_claims(g->page);
     }
     claim.bytes = claim.written = DLX_PAGE * (1 + rnd(4));
     return claim;

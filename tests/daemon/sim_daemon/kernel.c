@@ -3,6 +3,8 @@
 /* The daemon's calls of the C library and the kernel, by the linker's --wrap: see the Makefile. */
 
 #include "daemon/objects/client.h"
+#include "daemon/objects/group.h"
+#include "daemon/objects/publisher_state.h"
 #include "daemon/objects/connection.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/pending_join.h"
@@ -137,6 +139,13 @@ WRAP(int, memfd_create, (const char *name, unsigned flags))
     if (too_many_files())
         return -1;
     return opened(__real_memfd_create(name, flags));
+}
+
+WRAP(int, timerfd_create, (int clock, int flags))
+{
+    if (too_many_files())
+        return -1;
+    return opened(__real_timerfd_create(clock, flags));
 }
 
 WRAP(int, open, (const char *path, int flags, ...))
@@ -425,6 +434,38 @@ WRAP(int, dlxd_pending_join_send,
     else if (link->pending_join)
         on_waits(body->link, fds);
     return r;
+}
+
+WRAP(int, dlxd_group_admit, (struct dlxd_link * link))
+{
+    int r = __real_dlxd_group_admit(link);
+    on_admit(dlxd_link_id(link), link->group, link->owner, r);
+    return r;
+}
+
+WRAP(void, dlxd_group_leave, (struct dlxd_link * link))
+{
+    const struct dlxd_publisher *publisher = link->publisher;
+    if (w.running && link->group)
+        on_leave(dlxd_link_id(link), dlxd_publisher_id(publisher), link->group->number,
+                 publisher->state == DLXD_PUBLISHER_RETAINED);
+    __real_dlxd_group_leave(link);
+}
+
+WRAP(int, dlxd_group_make_page, (struct dlxd_group * group))
+{
+    int r = __real_dlxd_group_make_page(group);
+    if (w.running)
+        on_page(group, r);
+    return r;
+}
+
+WRAP(void, dlxd_publisher_look_at_groups, (struct dlxd_publisher * publisher))
+{
+    uint64_t id = dlxd_publisher_id(publisher);
+    __real_dlxd_publisher_look_at_groups(publisher);
+    if (w.running)
+        on_groups_looked(id);
 }
 
 ino_t sim_inode(int fd)

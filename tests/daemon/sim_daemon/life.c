@@ -134,6 +134,7 @@ static void stop_broker(void)
 static void forget_all_but_publishers(void)
 {
     w.n_waiters = w.n_drains = 0;
+    each_group(g) g->unheard = true;
     each_link (l) {
         l->page_fd = dlx__close(l->page_fd);
         l->used = false;
@@ -195,15 +196,16 @@ static bool restore(struct pub *p)
     }
     if (p->r[0].gone)
         return false;
+    groups_restore(p);
     int pidfd = find_kept(p, NULL);
     bool dead = pub_has_died(p);
-    if (dead && n_published(p) == 0)
+    if (dead && (p->retain == 0 || n_published(p) == 0) && !groups_are_undone(p))
         return false;
     p->state = PUB_RETAINED;
     p->proc = NULL;
     const struct dlx_shm_control *control = (const void *)p->r[0].map;
     p->dying = !dead;
-    p->shown = !dead && n_published(p) > 0 &&
+    p->shown = !dead && p->retain > 0 && n_published(p) > 0 &&
                dlx_load32_relaxed((dlx_atomic_u32 *)(uintptr_t)&control->heeds_locks) != 0;
     p->hidden = !dead && !p->shown;
     p->is_back = p->is_late = false;
@@ -240,6 +242,7 @@ static void inherit(struct dlxd_manager_fds *manager_fds)
 
 static void forget(struct pub *p)
 {
+    groups_free(p);
     peer_forget_pub(p);
     p->used = false;
 }
@@ -267,6 +270,8 @@ static void restore_reconcile(void)
             p->shown = false;
             p->hidden = true;
         }
+        if (theirs)
+            groups_reconcile(p);
     }
     struct pub *p = NULL;
     for (uint64_t id = 0; (p = next_restored(id)) != NULL;) {
@@ -373,6 +378,9 @@ void life_quiesce(void)
     }
     for (int i = 0; i < w.n_waiters; i++)
         MUST(w.waiters[i].pub->link_sock < 0, "link %ju waits", w.waiters[i].link);
+    for (int i = 0; i < w.n_drains; i++)
+        MUST(!w.drains[i].is_cut || w.drains[i].pub->link_sock < 0, "link %ju is not cut",
+             w.drains[i].link);
     for (int i = 0; i < w.n_drains; i++)
         MUST(!drain_has_left(&w.drains[i]), "link %ju drains, and has left", w.drains[i].link);
     MUST(w.broker.users.all_in_flight == 3 * (uint64_t)w.n_waiters,

@@ -42,7 +42,31 @@ bool pub_is_shown(const struct pub *p)
 
 bool joins_shown(const struct sub *s)
 {
-    return !s->reliable && s->proc->minor >= 2;
+    return !s->reliable && !*s->terms.group && s->proc->minor >= 2;
+}
+
+uint32_t weight_of(const struct sub *s)
+{
+    return *s->terms.group ? 2 : 1;
+}
+
+uint32_t credit_of(const struct sub *s)
+{
+    return s->reliable || *s->terms.group ? 16 : 4;
+}
+
+bool pub_is_offered(const struct sub *s, const struct pub *p)
+{
+    if (p->state != PUB_RETAINED)
+        return true;
+    return *s->terms.group ? group_is_kept(p, s->terms.group) : p->retain > 0;
+}
+
+int sub_fits(const struct terms *terms, bool reliable, int user, const struct pub *p,
+             struct says *says)
+{
+    int r = *terms->group ? group_fit(p, user, terms, says) : 0;
+    return r == 0 && reliable && p->on_full == 0 && p->state <= PUB_OPEN ? DLX_E_QOS : r;
 }
 
 bool is_denied(int user, const char *topic)
@@ -167,7 +191,7 @@ struct link *link_add(struct sub *s, struct pub *p, bool from_start)
 {
     struct proc *reader = s->proc;
     bool fits =
-        clients_have_room(reader, p) && user_has_room(reader->user, dlx_shm_link_size(s->max_held));
+        clients_have_room(s, p) && user_has_room(reader->user, dlx_shm_link_size(s->max_held));
     struct link *l = link_new(s);
     l->from_start = from_start;
     if (!fits || link_is_lost(l->id)) {
@@ -176,9 +200,14 @@ struct link *link_add(struct sub *s, struct pub *p, bool from_start)
         return l;
     }
     l->pub = p;
-    reader->n_links++;
+    reader->n_links += weight_of(s);
     if (p->proc)
         p->proc->n_links++;
+    int code = sub_fits(&s->terms, s->reliable, reader->user, p, &l->says);
+    if (code == 0)
+        group_join(l);
+    else
+        link_fail(l, code);
     return l;
 }
 
@@ -218,7 +247,9 @@ static bool spare_assign(struct sub *s, struct pub *p)
             (!first || l->id < first->id))
             first = l;
     }
-    if (!first || (s->reliable && p->on_full == 0) || !clients_have_room(reader, p))
+    struct says says;
+    if (!first || sub_fits(&s->terms, s->reliable, reader->user, p, &says) < 0 ||
+        !clients_have_room(s, p))
         return false;
     const struct dlxd_link *l = their_link(first->id);
     MUST(l && (l->publisher || w.faults > 0),
@@ -228,11 +259,13 @@ static bool spare_assign(struct sub *s, struct pub *p)
     first->pub = p;
     first->spare = false;
     first->early = first->from_start = true;
-    reader->n_links++;
+    reader->n_links += weight_of(s);
     p->proc->n_links++;
     w.counts[16]++;
     if (!l->publisher) { /* it got it, and then something was refused: links_reconcile() */
         first->state = LINK_NEW;
+        if (*s->terms.group && l->fail_code == DLX_E_NO_MEMORY) /* at once: there was none for it */
+            link_fail(first, DLX_E_NO_MEMORY);
         return true;
     }
     uint64_t bit = UINT64_C(1) << l->index % 64;
@@ -240,6 +273,7 @@ static bool spare_assign(struct sub *s, struct pub *p)
     MUST(l->index < 256 && !(p->indices[l->index / 64] & bit), "index %u is taken", l->index);
     p->indices[l->index / 64] |= bit;
     first->index = l->index;
+    group_join(first);
     if (first->state == LINK_SPARE)
         first->state = LINK_READY;
     return true;
@@ -249,8 +283,9 @@ static bool spare_assign(struct sub *s, struct pub *p)
 bool pub_is_awaited(const struct pub *p)
 {
     each_link (l) {
-        if (l->pub == p && l->from_start && l->state < LINK_OPEN && p->on_full == 1 &&
-            l->sub->reliable)
+        bool counts =
+            l->sub->reliable || (l->group && !l->group->is_declared && group_n_open(l->group) == 0);
+        if (l->pub == p && l->from_start && l->state < LINK_OPEN && p->on_full == 1 && counts)
             return true;
     }
     return false;
@@ -260,6 +295,11 @@ bool pub_is_awaited(const struct pub *p)
 bool pub_is_settled(const struct pub *p)
 {
     return !p->dying || p->unseen || p->shown;
+}
+
+bool pub_is_retained(const struct pub *p)
+{
+    return p->state == PUB_RETAINED && !p->hidden && !p->shown && (!p->dying || p->unseen);
 }
 
 struct waiter *waiter_of(uint64_t link)
@@ -281,6 +321,7 @@ static void pub_free_if_over(struct pub *p)
 {
     if (p->state != PUB_GONE || n_links_of(p) > 0)
         return;
+    groups_free(p);
     peer_forget_pub(p);
     p->used = false;
 }
@@ -298,6 +339,8 @@ static bool link_drains(const struct link *l)
                                 .proc = s->proc,
                                 .pid = c->pid,
                                 .closed = l->closed,
+                                .weight = weight_of(s),
+                                .group = l->group_number,
                                 .size = dlx_shm_link_size(s->max_held)};
     if (drain_has_left(&drain))
         return false;
@@ -319,12 +362,18 @@ static void link_detach(struct link *l)
         waiter->left = waiter->closed || is_dead(waiter->proc);
     }
     bool joined = p->proc && (l->state == LINK_ADDED || l->state == LINK_OPEN);
-    p->leaves += joined && !l->waits;
+    bool counts = joined && !l->waits;
     if (!joined || !link_drains(l)) {
-        l->sub->proc->n_links--;
+        l->sub->proc->n_links -= weight_of(l->sub);
         if (p->proc)
             p->proc->n_links--;
+    } else if (p->proc->minor >= 8 && is_cut(l->sub->proc)) {
+        w.drains[w.n_drains - 1].is_cut = !l->is_cut;
+        w.drains[w.n_drains - 1].counts = counts && !l->is_cut;
+        counts = counts && l->is_cut;
     }
+    p->leaves += counts;
+    group_leave(l);
     if (l->state != LINK_NEW)
         p->indices[l->index / 64] &= ~(UINT64_C(1) << l->index % 64);
     l->pub = NULL;
@@ -391,6 +440,26 @@ static void pub_leave_client(struct pub *p)
         p->r[i].gone |= !region_is_ready(p, i);
 }
 
+/* Has it nothing for the daemon to keep? */
+static bool leaves_nothing(const struct pub *p)
+{
+    return p->latched || ((p->retain == 0 || n_published(p) == 0) && !groups_are_undone(p));
+}
+
+void pub_forget_retained(struct pub *p)
+{
+    p->retain = 0;
+    if (leaves_nothing(p))
+        pub_vanish(p);
+}
+
+void pub_forget_groups(struct pub *p)
+{
+    groups_forget(p);
+    if (leaves_nothing(p))
+        pub_vanish(p);
+}
+
 void pub_vanish(struct pub *p)
 {
     sim_say("publisher %ju vanishes", p->id);
@@ -398,7 +467,8 @@ void pub_vanish(struct pub *p)
         pub_leave_client(p);
     p->left = p->state == PUB_RETAINED ? p->left : w.steps;
     p->state = PUB_GONE;
-    p->dying = p->hidden = p->shown = p->is_back = false;
+    p->dying = p->hidden = p->shown = p->is_back = p->looks = false;
+    groups_publisher_gone(p);
     each_link (l) {
         if (l->pub != p || l->state == LINK_ADDED || l->state == LINK_OPEN)
             continue;
@@ -421,7 +491,8 @@ void pub_succeed(const struct pub *by)
     if (by->retain == 0 || n == 0)
         return;
     each_pub (p) {
-        if (p->state != PUB_RETAINED || p->id >= by->id || strcmp(p->topic, by->topic) != 0)
+        if (p->state != PUB_RETAINED || p->retain == 0 || p->id >= by->id ||
+            strcmp(p->topic, by->topic) != 0)
             continue;
         uint64_t origin = p->resumes ? p->resumes : p->id, needed = by->retain;
         if ((p->hidden || p->shown) && by->resumes != origin && !pub_has_died(p))
@@ -430,17 +501,20 @@ void pub_succeed(const struct pub *by)
             needed = n_published(p);
         bool may = by->user == p->user || by->user < 2; /* the daemon's, and root */
         if (may && n >= needed)
-            pub_vanish(p);
+            pub_forget_retained(p);
     }
 }
 
 void pub_resume(const struct pub *by)
 {
     each_pub (p) {
-        if (p->shown && p->id < by->id && strcmp(p->topic, by->topic) == 0 &&
-            by->resumes == (p->resumes ? p->resumes : p->id) &&
-            (by->user == p->user || by->user < 2))
-            p->is_back = true;
+        if ((!p->shown && !p->hidden) || p->id >= by->id || strcmp(p->topic, by->topic) != 0 ||
+            by->resumes != (p->resumes ? p->resumes : p->id) ||
+            (by->user != p->user && by->user >= 2))
+            continue;
+        p->is_back |= p->shown;
+        if (p->n_groups > 0)
+            pub_forget_groups(p);
     }
 }
 
@@ -458,7 +532,7 @@ static void pub_settle(struct pub *p)
 /* The publisher closed, or its client has gone, whose process is dead or may still write. */
 void pub_end(struct pub *p, bool dead)
 {
-    if (p->state != PUB_OPEN || p->retain == 0 || p->latched || n_published(p) == 0) {
+    if (p->state != PUB_OPEN || leaves_nothing(p)) {
         pub_vanish(p);
         return;
     }
@@ -491,13 +565,10 @@ void pub_offer(struct pub *p, bool from_start)
     for (int pattern = 0; pattern < 2; pattern++) {
         struct sub *s;
         for (uint64_t id = 0; (s = sub_after(id, pattern)); id = s->id) {
-            if (!matches(s, p) || (p->is_late && joins_shown(s)))
+            if (!matches(s, p) || (p->is_late && joins_shown(s)) || !pub_is_offered(s, p))
                 continue;
-            if (!from_start || !spare_assign(s, p)) {
-                struct link *l = link_add(s, p, from_start);
-                if (l->state == LINK_NEW && s->reliable && p->on_full == 0 && p->state == PUB_OPEN)
-                    link_fail(l, DLX_E_QOS);
-            }
+            if (!from_start || !spare_assign(s, p))
+                (void)link_add(s, p, from_start);
             if (from_start)
                 spares_grow(s);
             (void)spares_add(s, SPARES_AT_ONCE);
@@ -511,7 +582,7 @@ struct pub *on_death_seen(uint64_t id)
     MUST(p && p->dying, "publisher %ju is not awaited", id);
     bool was_former = p->hidden || p->shown;
     p->is_late = p->shown && !p->is_back;
-    if (was_former && n_published(p) == 0) {
+    if (leaves_nothing(p)) {
         pub_vanish(p);
         return NULL;
     }
@@ -527,6 +598,18 @@ void region_drop(struct pub *p, int at)
         if (l->pub == p && l->state == LINK_OPEN && ((l->told | l->counted) & bit))
             l->drops[l->n_drops++].region = at;
     }
+}
+
+/* As the daemon says: what it lacks it tells no publisher. */
+bool is_cut(const struct proc *c)
+{
+    dlx_for_each (it, &w.broker.clients) {
+        const struct dlxd_client *client = dlxd_container_of(it, struct dlxd_client, node);
+        int code = client->fd == c->dsock ? client->dismissed : 0;
+        if (code != 0)
+            return code == DLX_E_PROTOCOL || code == DLX_E_ACCESS || code == DLX_E_LIMIT;
+    }
+    return false;
 }
 
 bool sub_may_end(const struct sub *s)

@@ -172,6 +172,15 @@ static void told_open(struct link *l, const Dlx__Wire__LinkOpen *body, const int
              body->same_user == (l->sub->proc->minor >= 8 && l->sub->proc->user == p->user) &&
              body->history == (p->state == PUB_RETAINED ? p->retain : p->history),
          "LinkOpen of publisher %ju: %u arenas, expected %u", p->id, body->n_arenas, n_arenas(p));
+    MUST(body->owner == l->owner && (l->owner > 0) == (l->group != NULL), "worker %u, expected %u",
+         body->owner, l->owner);
+    if (l->group) {
+        MUST(body->claims_size == dlx_shm_claims_size(p->n_entries) &&
+                 body->declared_group == (l->group->is_declared ? l->group->number : 0),
+             "LinkOpen of group %s", l->group->name);
+        must_be_claims(l, fds + 2);
+    }
+    l->has_claims = false;
     l->state = LINK_OPEN;
     for (int i = 1; i < p->n_r; i++)
         if (region_is_ready(p, i))
@@ -246,6 +255,9 @@ static void told_failed(struct link *l, const Dlx__Wire__LinkFailed *body)
     bool lack = body->code == DLX_E_NO_MEMORY;
     MUST(body->code == l->code || (lack && w.fired > 0), "LinkFailed with %s, expected %s",
          dlx__error_name(body->code), dlx__error_name(l->code));
+    bool is_short = w.fired > 0 && strcmp(body->text, dlx__error_text(body->code)) == 0;
+    if (!lack && !is_short) /* there was no memory for the text */
+        must_say(&l->says, body->text);
     MUST(body->origin == l->origin && body->last_seq == l->last_seq && body->missed == l->missed,
          "LinkFailed: %ju up to %ju", body->origin, body->last_seq);
     w.counts[4]++;
@@ -275,9 +287,9 @@ static uint64_t link_of(const Dlx__Wire__Packet *packet)
     }
 }
 
-static size_t n_fds_of(Dlx__Wire__Packet__BodyCase body)
+static size_t n_fds_of(Dlx__Wire__Packet__BodyCase body, const struct link *l)
 {
-    return body == BODY(LINK_OPEN)                                 ? 2
+    return body == BODY(LINK_OPEN)                                 ? l && l->group ? 5 : 2
            : body == BODY(LINK_OFFER) || body == BODY(ARENA_ADDED) ? 1
                                                                    : 0;
 }
@@ -288,7 +300,7 @@ void on_told(struct sub *s, const Dlx__Wire__Packet *packet, const int *fds, siz
     w.counts[5]++;
     sim_say("subscription %ju: %s of link %ju", s->id, dlx__proto_name(packet), link_of(packet));
     MUST(w.running, "%s from a daemon that ends", dlx__proto_name(packet));
-    MUST(packet->serial == 0 && n_fds == n_fds_of(packet->body_case), "%s with %zu descriptors",
+    MUST(packet->serial == 0 && n_fds == n_fds_of(packet->body_case, l), "%s with %zu descriptors",
          dlx__proto_name(packet), n_fds);
     MUST(s->used && (l ? l->sub == s : packet->body_case == BODY(LINK_FAILED)),
          "%s of a link that this subscription does not have", dlx__proto_name(packet));
@@ -299,8 +311,8 @@ void on_told(struct sub *s, const Dlx__Wire__Packet *packet, const int *fds, siz
     s->all_sent++;
     if (n_fds > 0) {
         bool waits = packet->body_case != BODY(LINK_OPEN) || !l->early;
-        MUST(!waits || s->sent - s->ack < (s->reliable ? 16U : 4U),
-             "%u packets are not acknowledged", s->sent - s->ack);
+        MUST(!waits || s->sent - s->ack < credit_of(s), "%u packets are not acknowledged",
+             s->sent - s->ack);
         s->sent++;
     }
     switch (packet->body_case) {
@@ -364,13 +376,48 @@ static void on_added_late(struct pub *p, struct waiter *waiter, const int *fds)
     if (l)
         l->waits = false;
     p->n_unread++;
-    p->leaves += waiter->ended; /* it did not count before the publisher knew the link */
+    if (waiter->ended) { /* it did not count before the publisher knew the link */
+        p->leaves++;
+        group_left(p, waiter->group);
+    }
     waiter_remove(waiter);
     w.counts[6]++;
 }
 
+/* Its subscriber was disconnected, and may hold messages. The link may be about to end. */
+static void on_link_cut(struct pub *p, uint64_t id)
+{
+    sim_say("publisher %ju: LinkCut of link %ju", p->id, id);
+    if (!p->used || !p->proc) /* its process is being disconnected, too */
+        return;
+    MUST(p->proc->minor >= 8, "LinkCut for version 2.%u", p->proc->minor);
+    for (int i = 0; i < w.n_waiters; i++)
+        MUST(w.waiters[i].pub != p, "it has passed link %ju", w.waiters[i].link);
+    p->n_unread++;
+    struct link *l = link_by_id(id);
+    if (l) {
+        MUST(l->pub == p && !l->is_cut && is_cut(l->sub->proc), "link %ju is cut", id);
+        l->is_cut = true;
+        return;
+    }
+    int i = 0;
+    while (i < w.n_drains && w.drains[i].link != id)
+        i++;
+    MUST(i < w.n_drains && w.drains[i].pub == p && w.drains[i].is_cut, "link %ju is cut", id);
+    w.drains[i].is_cut = false;
+    if (w.drains[i].counts) {
+        p->leaves++;
+        group_left(p, w.drains[i].group);
+    }
+    w.drains[i].counts = false;
+}
+
 void on_added(struct pub *p, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds)
 {
+    if (packet->body_case == BODY(LINK_CUT)) {
+        on_link_cut(p, packet->link_cut->link);
+        return;
+    }
     MUST(packet->body_case == BODY(LINK_ADDED) && packet->serial == 0 && n_fds == 3, "%s with %zu",
          dlx__proto_name(packet), n_fds);
     const Dlx__Wire__LinkAdded *body = packet->link_added;
@@ -389,7 +436,9 @@ void on_added(struct pub *p, const Dlx__Wire__Packet *packet, const int *fds, si
     MUST(body->pid == (uint32_t)s->proc->pid && body->reader == l->reader &&
              body->link_index == l->index && body->max_held == s->max_held &&
              body->reliable == s->reliable && body->early == l->early &&
-             body->latest == (s->mode == 1) && body->page_size == dlx_shm_link_size(s->max_held),
+             body->latest == (s->mode == 1) && body->page_size == dlx_shm_link_size(s->max_held) &&
+             body->group == (l->group ? l->group->number : 0) &&
+             strcmp(body->group_name, l->group ? l->group->name : "") == 0,
          "LinkAdded of link %ju", l->id);
     MUST(sim_inode(fds[0]) == l->page, "another link's page");
     must_be_sealed(fds[0]);
@@ -417,6 +466,7 @@ void on_waits(uint64_t id, const int *fds)
                                                .proc = s->proc,
                                                .user = s->proc->user,
                                                .closed = l->closed,
+                                               .group = l->group_number,
                                                .page = sim_inode(fds[0])};
     l->bell = w.fds[fds[1]].peer;
     l->state = LINK_ADDED;

@@ -38,7 +38,7 @@ void peer_connect(struct proc *c)
     c->sock = pair[1];
     c->dsock = pair[0];
     c->hung_up = c->must_go = c->dismissed = c->greeted = false;
-    c->serial = c->answered = c->unread = c->n_links = c->max_links = 0;
+    c->serial = c->answered = c->unread = c->n_links = c->max_links = c->minor = 0;
     w.fds[pair[0]].kind = FD_CLIENT;
     w.fds[pair[0]].of = c;
     c->refused = used(c->user, DLXD_CONNECTIONS) >= w.max[DLXD_CONNECTIONS];
@@ -79,10 +79,13 @@ void peer_die(struct proc *c)
 {
     uint64_t one = 1;
     c->alive = false;
+    if (one_in(2))
+        claimers_leave(c);
     if (!one_in(3))
         close_all(c);
     for (uint32_t i = rnd(3); i > 0 && c->hung_up; i--)
         (void)edge_pump();
+    claimers_leave(c);
     MUST(write(c->death, &one, sizeof one) == (ssize_t)sizeof one, "eventfd");
 }
 
@@ -279,6 +282,10 @@ bool peer_read_notifications(struct sub *s)
             l->page_fd = dlx__packet_steal_fd(&rx, 0);
         }
     }
+    struct link *l =
+        packet->body_case == BODY(LINK_OPEN) ? link_by_id(packet->link_open->link) : NULL;
+    if (l && l->group)
+        claimer_add(l, rx.fds[2]);
     dlx__packet_deinit(&rx);
     return true;
 }

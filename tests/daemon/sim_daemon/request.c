@@ -23,7 +23,9 @@ static int find_region(const struct pub *p, uint32_t id)
 static int code_of_publisher_new(struct proc *c, const Dlx__Wire__PublisherNew *body)
 {
     int user = c->user;
-    if (body->history == 0 || body->depth == 0 || body->n_entries % 256 != 0 ||
+    bool twice = body->n_groups > 1 && strcmp(body->groups[0], body->groups[1]) == 0;
+    bool stays = (body->retain > 0 || body->n_groups > 0) && !body->latched;
+    if (twice || body->history == 0 || body->depth == 0 || body->n_entries % 256 != 0 ||
         body->n_entries < 2 * body->depth)
         return DLX_E_INVALID;
     if (is_denied(user, body->topic))
@@ -31,25 +33,40 @@ static int code_of_publisher_new(struct proc *c, const Dlx__Wire__PublisherNew *
     uint64_t size = dlx_shm_control_size(body->n_entries);
     uint64_t page = n_pages(user) == 0 ? DLX_PAGE : 0;
     if (used(user, DLXD_OBJECTS) >= w.max[DLXD_OBJECTS] ||
-        !bytes_fit_after_look(user, size + page) ||
-        !retained_bytes_fit(user, body->retain > 0 && !body->latched, size))
+        !bytes_fit_after_look(user, size + page) || !retained_bytes_fit(user, stays, size))
         return DLX_E_LIMIT;
     return 0;
+}
+
+static struct terms terms_of(const Dlx__Wire__Subscribe *body)
+{
+    struct terms terms = {.lease = body->lease_ns, .max_attempts = body->max_attempts};
+    (void)snprintf(terms.group, sizeof terms.group, "%s", body->group);
+    return terms;
 }
 
 static int code_of_subscribe(struct proc *c, const Dlx__Wire__Subscribe *body)
 {
     int user = c->user;
+    struct terms terms = terms_of(body);
+    if (*terms.group && (body->mode == 1 || body->history > 0 || strchr(terms.group, ' ') ||
+                         terms.max_attempts < 1 || terms.max_attempts > 60))
+        return DLX_E_INVALID;
     if (is_denied(user, body->topic))
         return DLX_E_ACCESS;
     if (used(user, DLXD_OBJECTS) >= w.max[DLXD_OBJECTS] ||
         (strchr(body->topic, '*') && used(user, DLXD_PATTERNS) >= w.max[DLXD_PATTERNS]))
         return DLX_E_LIMIT;
-    for (int i = 0; body->reliable && i < PUBS; i++)
-        if (pub_is_shown(&w.pubs[i]) && w.pubs[i].state == PUB_OPEN && w.pubs[i].on_full == 0 &&
-            dlx__pattern_matches(body->topic, w.pubs[i].topic) && !is_denied(user, w.pubs[i].topic))
-            return DLX_E_QOS;
-    return 0;
+    /* The first publisher that does not fit decides. */
+    const struct sub s = {.proc = c, .reliable = body->reliable, .terms = terms};
+    struct pub *p;
+    const char *topic = "";
+    int r = 0;
+    for (uint64_t id = 0; r == 0 && (p = pub_listed_after(topic, id)); topic = p->topic, id = p->id)
+        if (dlx__pattern_matches(body->topic, p->topic) && !is_denied(user, p->topic) &&
+            (!p->shown || joins_shown(&s)) && pub_is_offered(&s, p))
+            r = sub_fits(&terms, body->reliable, user, p, &w.says);
+    return r;
 }
 
 /* A publisher that comes back has its first arena beside what it keeps. */
@@ -72,7 +89,7 @@ static int code_of_arena_new(struct proc *c, const Dlx__Wire__ArenaNew *body)
             return DLX_E_LIMIT;
     }
     return bytes_fit_after_look(user, body->arena_size) &&
-                   retained_bytes_fit(user, p->retain > 0 && !p->latched, body->arena_size)
+                   retained_bytes_fit(user, p->may_retain, body->arena_size)
                ? 0
                : DLX_E_LIMIT;
 }
@@ -103,12 +120,13 @@ static int code_of_publisher_ready(struct proc *c, uint64_t id)
     return p->r[0].filled ? 0 : DLX_E_BAD_PEER;
 }
 
-static int code_of_retained_drop(struct proc *c, const char *topic)
+static int code_of_drop(struct proc *c, const char *topic, bool of_groups)
 {
     bool other = false;
     w.n = 0;
     each_pub (p) {
-        if (p->state != PUB_RETAINED || strcmp(p->topic, topic) != 0)
+        if (p->state != PUB_RETAINED || strcmp(p->topic, topic) != 0 ||
+            (of_groups ? p->n_groups : p->retain) == 0)
             continue;
         if (c->user < 2 || c->user == p->user)
             w.n++;
@@ -133,7 +151,9 @@ static int code_of(struct proc *c, const Dlx__Wire__Packet *packet)
     case BODY(PUBLISHER_RETAINS):
         return own_pub(c, packet->publisher_retains->publisher) ? 0 : DLX_E_NOT_FOUND;
     case BODY(RETAINED_DROP):
-        return code_of_retained_drop(c, packet->retained_drop->topic);
+        return code_of_drop(c, packet->retained_drop->topic, false);
+    case BODY(GROUPS_DROP):
+        return code_of_drop(c, packet->groups_drop->topic, true);
     case BODY(ARENA_NEW):
         return code_of_arena_new(c, packet->arena_new);
     case BODY(ARENA_READY):
@@ -157,25 +177,43 @@ static int code_of(struct proc *c, const Dlx__Wire__Packet *packet)
 
 static bool is_request(Dlx__Wire__Packet__BodyCase body)
 {
-    return body >= BODY(HELLO) && body != BODY(HELLO_REPLY) && body != BODY(OK) &&
-           body <= BODY(RETAINED_DROP);
+    return body == BODY(GROUPS_DROP) || body == BODY(LIST_GROUPS) ||
+           (body >= BODY(HELLO) && body != BODY(HELLO_REPLY) && body != BODY(OK) &&
+            body <= BODY(RETAINED_DROP));
 }
 
-static bool is_violation(const struct proc *c, const Dlx__Wire__Packet *packet)
+/* Is it of a version that the client does not speak? */
+static bool is_too_new(struct proc *c, const Dlx__Wire__Packet *packet)
+{
+    Dlx__Wire__Packet__BodyCase body = packet->body_case;
+    return c->greeted && c->minor < 8 &&
+           (body == BODY(GROUPS_DROP) || body == BODY(LIST_GROUPS) ||
+            (body == BODY(PUBLISHER_NEW) && packet->publisher_new->n_groups > 0 &&
+             code_of(c, packet) != DLX_E_INVALID) ||
+            (body == BODY(SUBSCRIBE) && *packet->subscribe->group &&
+             code_of(c, packet) != DLX_E_INVALID));
+}
+
+static bool is_violation(struct proc *c, const Dlx__Wire__Packet *packet)
 {
     bool silent =
         packet->body_case == BODY(ARENA_DROP) || packet->body_case == BODY(PUBLISHER_RETAINS);
     if (!is_request(packet->body_case) || (packet->serial == 0 && !silent))
         return true;
-    return !c->refused && (packet->body_case == BODY(HELLO)) == c->greeted;
+    return !c->refused &&
+           ((packet->body_case == BODY(HELLO)) == c->greeted || is_too_new(c, packet));
 }
 
-static void end_all_retained(const char *topic, int user)
+static void drop_all(const char *topic, int user, bool of_groups)
 {
     each_pub (p) {
-        if (p->state == PUB_RETAINED && strcmp(p->topic, topic) == 0 &&
-            (user < 2 || user == p->user))
-            pub_vanish(p);
+        if (p->state != PUB_RETAINED || strcmp(p->topic, topic) != 0 ||
+            (user >= 2 && user != p->user))
+            continue;
+        if (of_groups && p->n_groups > 0)
+            pub_forget_groups(p);
+        else if (!of_groups && p->retain > 0)
+            pub_forget_retained(p);
     }
 }
 
@@ -190,7 +228,10 @@ static void commit_early(struct proc *c, const Dlx__Wire__Packet *packet)
         pub_succeed(own_pub(c, packet->publisher_retains->publisher));
         break;
     case BODY(RETAINED_DROP):
-        end_all_retained(packet->retained_drop->topic, c->user);
+        drop_all(packet->retained_drop->topic, c->user, false);
+        break;
+    case BODY(GROUPS_DROP):
+        drop_all(packet->groups_drop->topic, c->user, true);
         break;
     case BODY(ARENA_DROP):
         w.calm = true;
@@ -243,10 +284,13 @@ void request_goes_on(struct proc *c)
     request_over();
     w.request = &packet;
     w.asker = c;
+    w.says = (struct says){.first = ""};
     w.code = code_of(c, &packet);
     MUST(w.code == 0 || w.code == DLX_E_BAD_PEER, "it has become %d", w.code);
     struct pub *p = own_pub(c, arena.publisher);
     w.ready_due = w.is_behind = w.code == 0 && packet.body_case == BODY(PUBLISHER_READY);
+    if (w.ready_due)
+        pub_resume(p);
     if (w.code == 0 && !w.ready_due)
         p->r[w.region].order = ++p->last_order;
 }
@@ -258,7 +302,6 @@ void request_shows(void)
     w.ready_due = false;
     struct pub *p = pub_by_id(w.request->publisher_ready->publisher);
     p->state = PUB_OPEN;
-    pub_resume(p);
     pub_offer(p, true);
     catch_up();
 }
@@ -292,6 +335,7 @@ void on_request(struct proc *c, const Dlx__Wire__Packet *packet)
         return;
     }
     w.request = packet;
+    w.says = (struct says){.first = ""};
     w.code = c->refused ? DLX_E_LIMIT : code_of(c, packet);
     if (w.code == 0)
         commit_early(c, packet);
@@ -337,6 +381,8 @@ static void publisher_made(struct proc *c, const Dlx__Wire__PublisherNew *asked,
     p->after_seq = asked->after_seq;
     p->max_held = asked->max_held;
     p->max_held_bytes = asked->max_held_bytes;
+    p->may_retain = (asked->retain > 0 || asked->n_groups > 0) && !asked->latched;
+    groups_declare(p, asked->groups, asked->n_groups);
     add_region(p, 0, body->control_size, fds[0]);
     int dsock = w.fds[fds[2]].peer;
     w.fds[dsock] = (struct fd_info){.kind = FD_LINKS, .of = p, .peer = -1};
@@ -360,6 +406,7 @@ static void subscription_made(struct proc *c, const Dlx__Wire__Subscribe *asked,
                       .mode = asked->mode,
                       .max_held = asked->max_held,
                       .n_spares = asked->n_spares,
+                      .terms = terms_of(asked),
                       .sock = -1,
                       .dsock = w.fds[fds[0]].peer};
     (void)snprintf(s->topic, sizeof s->topic, "%s", asked->topic);
@@ -368,7 +415,7 @@ static void subscription_made(struct proc *c, const Dlx__Wire__Subscribe *asked,
     struct pub *p;
     const char *topic = "";
     for (uint64_t id = 0; (p = pub_listed_after(topic, id)); topic = p->topic, id = p->id)
-        if (matches(s, p) && (!p->shown || joins_shown(s))) {
+        if (matches(s, p) && (!p->shown || joins_shown(s)) && pub_is_offered(s, p)) {
             link_add(s, p, false);
             n++;
         }
@@ -465,6 +512,11 @@ static void undone(struct proc *c, const Dlx__Wire__Packet *request, const Dlx__
     } else if (request->body_case == BODY(PUBLISHER_CLOSE)) {
         MUST(false, "a publisher could not be closed");
     }
+    each_pub (of) { /* numbers of groups are not used again */
+        const struct dlxd_publisher *theirs = their_publisher(of->id);
+        if (theirs && request->body_case == BODY(SUBSCRIBE))
+            of->last_group = theirs->last_group;
+    }
     w.last_link = w.broker.registry.last_link;
 }
 
@@ -476,6 +528,8 @@ static void refused(struct proc *c, const Dlx__Wire__Packet *request, const Dlx_
     MUST(strlen(error->text) > 10, "%s says only '%s'", dlx__proto_name(request), error->text);
     MUST(error->code != DLX_E_LIMIT || w.fired > 0 || strpbrk(error->text, "0123456789"),
          "no limit: %s", error->text);
+    if (!lack)
+        must_say(&w.says, error->text);
     w.counts[2]++;
     if (request->body_case == BODY(PUBLISHER_READY) && w.code == DLX_E_BAD_PEER && !lack)
         pub_vanish(own_pub(c, request->publisher_ready->publisher));
@@ -511,6 +565,9 @@ static void done(struct proc *c, const Dlx__Wire__Packet *request, const Dlx__Wi
         break;
     case BODY(DAEMON_INFO_REPLY):
         check_info(reply->daemon_info_reply);
+        break;
+    case BODY(GROUP_LIST):
+        check_group_list(request->list_groups, reply->group_list);
         break;
     case BODY(PUBLISHER_LIST):
         check_publishers(request->list_publishers, reply->publisher_list);

@@ -13,6 +13,7 @@
  *     charges.c  what each user should be charged for it
  *     request.c  what each request should be answered with
  *     notifications.c  what may be sent on subscription and link sockets
+ *     group.c    groups of workers, and what these write into claims pages
  *     former.c   what clients keep of earlier daemons
  *     check.c    after each step: does the daemon have what the model has?
  *     peer.c     the clients
@@ -40,6 +41,9 @@ enum {
     WAITERS = 400,
     DRAINS = 2000,
     REGIONS = 64,
+    GROUPS = 120,
+    CLAIMERS = 100,
+    CELLS = 256,
     USERS = 3,
     FDS = 4096
 };
@@ -118,6 +122,53 @@ struct pub {
     int link_sock;       /* ours */
     int n_unread;        /* packets in it */
     uint64_t indices[4]; /* of its links */
+    uint32_t n_groups;   /* that are declared, and kept */
+    uint32_t last_group;
+    bool may_retain;
+    bool looks; /* a worker of what is retained has left, so the daemon looks whether all is done */
+    bool no_page; /* there was no room for the page of a group that is to be stored */
+};
+
+/* Of a worker; of a group, those of its first one. `group` is "": it is none. */
+struct terms {
+    char group[16];
+    uint64_t lease;
+    uint32_t max_attempts;
+};
+
+/* Parts of an error's text. */
+struct says {
+    char first[80], second[48];
+};
+
+struct cell {
+    uint32_t state, attempt, owner;
+};
+
+struct group {
+    bool used;
+    struct pub *pub;
+    uint32_t number;
+    char name[16];
+    bool is_declared, from_start;
+    int user;
+    struct terms terms;       /* while there are workers */
+    ino_t page;               /* 0: there is none yet */
+    uint64_t start;           /* as the page says */
+    bool rung;                /* since the last check */
+    bool unheard;             /* by a daemon that has ended, maybe */
+    struct cell cells[CELLS]; /* of message after_seq + 1 and those after it, all in their laps */
+};
+
+/* A process that has mapped a claims page, until it dies or has let go of it. */
+struct claimer {
+    bool used;
+    struct proc *proc;
+    uint64_t link; /* may have ended */
+    ino_t page;
+    uint32_t owner;
+    uint64_t size;
+    void *map;
 };
 
 struct sub {
@@ -126,6 +177,7 @@ struct sub {
     struct proc *proc;
     char topic[24];
     bool reliable;
+    struct terms terms;
     uint32_t max_held, mode, n_spares;
     int sock, dsock;
     bool gone_sock; /* we have closed it, or told a lie on it */
@@ -174,7 +226,13 @@ struct link {
         uint64_t told, packet; /* number of the packet, of all and of its subscription */
     } drops[REGIONS];
     int n_drops, first_drop, n_landed;
-    int n_settled; /* of `n_landed`, those that the model has come to */
+    int n_settled;       /* of `n_landed`, those that the model has come to */
+    struct group *group; /* NULL: it is in none, or has left it */
+    uint32_t group_number;
+    uint32_t owner;   /* its number in the group; 0: it has none yet */
+    bool has_claims;  /* the daemon has a descriptor of the claims page for it */
+    bool is_cut;      /* its publisher was told so */
+    struct says says; /* FAILED: the text */
     /* The subscriber's side. */
     bool seen_offer, answered, filled, closed;
     int page_fd;
@@ -189,6 +247,7 @@ struct waiter {
     bool closed; /* its page says that its subscriber has left */
     bool left;   /* and the link has ended: no client is to hear of it */
     bool ended;
+    uint32_t group; /* number; 0: none */
     ino_t page;
 };
 
@@ -201,8 +260,12 @@ struct drain {
     uint32_t connection;
     struct proc *proc;
     int pid;
-    bool closed; /* its page says that its subscriber has left */
-    bool let_go; /* while the model was behind */
+    bool closed;     /* its page says that its subscriber has left */
+    bool let_go;     /* while the model was behind */
+    bool is_cut;     /* its publisher has yet to be told */
+    bool counts;     /* `leaves` has yet to count it */
+    uint32_t weight; /* for how many links of its process it counts */
+    uint32_t group;  /* number; 0: none */
     uint64_t size;
 };
 
@@ -232,7 +295,10 @@ struct world {
     int n_waiters;
     struct drain drains[DRAINS];
     int n_drains;
-    ino_t looked_at; /* the page that the daemon has just seen */
+    struct group groups[GROUPS];
+    struct claimer claimers[CLAIMERS];
+    bool with_groups; /* clients speak version 2.8 */
+    ino_t looked_at;  /* the page that the daemon has just seen */
     uint64_t max[DLXD_N_RESOURCES], max_all;
     /* The rules: this user may neither publish nor subscribe to this topic. NULL: all may. */
     int denied_user;
@@ -246,6 +312,7 @@ struct world {
     uint64_t link_ready;    /* or LinkReady of this link; 0: it is none */
     int region;             /* that it is about */
     uint32_t n;             /* that it drops */
+    struct says says;       /* the text of its error */
     bool ready_due;         /* it is PublisherReady, and what follows is not in the model yet */
     bool is_behind;         /* the daemon offers a publisher, which is not in the model yet */
     bool fds_refused, calm; /* calm: nothing else is refused */
@@ -289,9 +356,11 @@ static inline bool one_in(uint32_t n)
         if (!(it)->used)                                                                           \
             continue;                                                                              \
         else
-#define each_pub(it)  each_used(pub, it, w.pubs)
-#define each_sub(it)  each_used(sub, it, w.subs)
-#define each_link(it) each_used(link, it, w.links)
+#define each_pub(it)     each_used(pub, it, w.pubs)
+#define each_sub(it)     each_used(sub, it, w.subs)
+#define each_link(it)    each_used(link, it, w.links)
+#define each_group(it)   each_used(group, it, w.groups)
+#define each_claimer(it) each_used(claimer, it, w.claimers)
 
 static inline int number_of(const struct proc *c)
 {
@@ -341,6 +410,21 @@ struct link *link_add(struct sub *s, struct pub *p, bool from_start);
 uint32_t spares_add(struct sub *s, uint32_t most);
 bool pub_is_awaited(const struct pub *p);
 bool pub_is_settled(const struct pub *p);
+/* The daemon keeps its messages, and nobody writes them. */
+bool pub_is_retained(const struct pub *p);
+/* What it retains, or what its groups have not done, is not kept any more. */
+void pub_forget_retained(struct pub *p);
+void pub_forget_groups(struct pub *p);
+/* May the subscription have a link to it, which it offers to others? */
+bool pub_is_offered(const struct sub *s, const struct pub *p);
+/* 0, or with what a link fails between the two, whose text has `says`. */
+int sub_fits(const struct terms *terms, bool reliable, int user, const struct pub *p,
+             struct says *says);
+uint32_t
+weight_of(const struct sub *s); /* for how many links of its process each of its links counts */
+uint32_t credit_of(const struct sub *s);
+/* Is its process disconnected with a reason that is told to publishers? */
+bool is_cut(const struct proc *c);
 void link_fail(struct link *l, int code);
 void link_end(struct link *l);
 void pub_vanish(struct pub *p);
@@ -378,8 +462,41 @@ bool bytes_fit(int user, uint64_t size);
 bool bytes_fit_after_look(int user, uint64_t size);
 /* Also as bytes that stay when the publisher has gone, if these do? */
 bool retained_bytes_fit(int user, bool stays, uint64_t size);
-bool clients_have_room(const struct proc *reader, const struct pub *p);
+bool clients_have_room(const struct sub *s, const struct pub *p);
 bool user_has_room(int user, uint64_t size);
+
+/* group.c */
+struct group *group_numbered(const struct pub *p, uint32_t number);
+uint32_t group_n_open(const struct group *g);
+bool groups_are_undone(const struct pub *p);
+bool group_is_kept(const struct pub *p, const char *name);
+int group_fit(const struct pub *p, int user, const struct terms *terms, struct says *says);
+void must_say(const struct says *says, const char *text);
+void groups_declare(struct pub *p, char *const *names, size_t n);
+void groups_forget(struct pub *p);
+void groups_publisher_gone(const struct pub *p);
+void groups_free(const struct pub *p);
+void group_join(struct link *l);
+void group_leave(struct link *l);
+/* The daemon says so, maybe before it has ended the whole subscription. */
+void on_leave(uint64_t link, uint64_t publisher, uint32_t number, bool is_retained);
+/* A worker of the group with this number has left. */
+void group_left(const struct pub *p, uint32_t number);
+/* The daemon looks whether all is done. */
+void on_groups_looked(uint64_t publisher);
+/* It has made the claims page, or was refused something. */
+void on_page(const struct dlxd_group *theirs, int r);
+/* The worker has a number, or not. */
+void on_admit(uint64_t link, const struct dlxd_group *theirs, uint32_t owner, int r);
+void must_be_claims(const struct link *l, const int *fds);
+void claimer_add(const struct link *l, int fd);
+void claimers_leave(const struct proc *proc); /* NULL: all */
+void claimers_step(void);
+void groups_restore(struct pub *p);
+void groups_reconcile(struct pub *p);
+int groups_n_stored(const struct pub *p);
+void groups_check(void);
+void check_group_list(const Dlx__Wire__ListGroups *asked, const Dlx__Wire__GroupList *body);
 
 /* former.c */
 void former_step(struct proc *c);

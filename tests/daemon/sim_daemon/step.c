@@ -69,14 +69,17 @@ static void ask_hello(struct proc *c)
 {
     Dlx__Wire__Hello body = DLX__WIRE__HELLO__INIT;
     body.major = one_in(60) ? 99 : DLX_PROTO_MAJOR;
-    body.minor = rnd(3);
+    body.minor = w.with_groups && !one_in(4) ? 8 : rnd(3);
     body.name = c->name;
     body.max_links = one_in(6) ? rnd(4) : 100;
     peer_send(c, BODY(HELLO), &body, ++c->serial);
 }
 
+static char *group_names[] = {"g", "h", "i"};
+
 static void ask_publisher(struct proc *c)
 {
+    char *groups[] = {group_names[rnd(2)], group_names[rnd(2)]};
     static const uint64_t times[] = {0, 0, 1000000, 50000000, 2000000000, UINT64_MAX};
     Dlx__Wire__PublisherNew body = DLX__WIRE__PUBLISHER_NEW__INIT;
     if (n_pubs() >= PUBS - 4)
@@ -103,6 +106,9 @@ static void ask_publisher(struct proc *c)
         body.resumes = 1 + rnd(1000);
         body.after_seq = rnd(4);
     }
+    body.groups = groups;
+    if (c->minor >= 8 ? one_in(2) : one_in(60))
+        body.n_groups = strcmp(groups[0], groups[1]) == 0 && !one_in(30) ? 1 : 2;
     peer_send(c, BODY(PUBLISHER_NEW), &body, ++c->serial);
 }
 
@@ -184,6 +190,28 @@ static void ask_drop(struct proc *c)
     peer_send(c, BODY(RETAINED_DROP), &body, ++c->serial);
 }
 
+static void ask_drop_queues(struct proc *c)
+{
+    Dlx__Wire__GroupsDrop body = DLX__WIRE__GROUPS_DROP__INIT;
+    body.topic = topics[rnd(DLX_ARRAY_SIZE(topics))];
+    if (c->minor >= 8 || one_in(60))
+        peer_send(c, BODY(GROUPS_DROP), &body, ++c->serial);
+}
+
+static void ask_groups(struct proc *c)
+{
+    Dlx__Wire__ListGroups body = DLX__WIRE__LIST_GROUPS__INIT;
+    const struct group *g = &w.groups[rnd(GROUPS)];
+    body.topic = one_in(2) ? patterns[rnd(DLX_ARRAY_SIZE(patterns))] : body.topic;
+    if (g->used && one_in(3)) {
+        body.after_topic = (char *)(uintptr_t)g->pub->topic;
+        body.after_publisher = g->pub->id;
+        body.after_group = g->number;
+    }
+    if (c->minor >= 8 || one_in(60))
+        peer_send(c, BODY(LIST_GROUPS), &body, ++c->serial);
+}
+
 static void ask_subscribe(struct proc *c)
 {
     Dlx__Wire__Subscribe body = DLX__WIRE__SUBSCRIBE__INIT;
@@ -195,6 +223,14 @@ static void ask_subscribe(struct proc *c)
     body.history = rnd(3);
     body.max_held = one_in(4) ? 300 + rnd(600) : 1 + rnd(16);
     body.n_spares = one_in(3) ? 0 : 1 + rnd(3);
+    if (c->minor >= 8 ? one_in(2) : one_in(60)) {
+        body.group = one_in(40) ? (char *)(uintptr_t) "no name" : group_names[rnd(3)];
+        body.mode = one_in(40);
+        body.history = one_in(40);
+        body.max_attempts = one_in(60) ? 61 * rnd(2) : one_in(8) ? 3 : 5;
+        body.lease_ns = one_in(8) ? 1000000000 : 0;
+        body.topic = patterns[rnd(3)];
+    }
     peer_send(c, BODY(SUBSCRIBE), &body, ++c->serial);
 }
 
@@ -221,6 +257,10 @@ static void ask_lists(struct proc *c)
     Dlx__Wire__ListLinks links = DLX__WIRE__LIST_LINKS__INIT;
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
     const struct pub *p = &w.pubs[rnd(PUBS)];
+    if (!c->greeted || c->minor > 2) { /* which are told more */
+        ask_groups(c);
+        return;
+    }
     uint32_t serial = ++c->serial;
     if (one_in(3)) {
         peer_send(c, BODY(DAEMON_INFO), &info, serial);
@@ -261,20 +301,17 @@ static void lie(struct proc *c)
 
 static void ask(struct proc *c)
 {
-    static void (*const requests[])(struct proc *) = {ask_publisher, ask_publisher,
-                                                      ask_publisher, ask_ready,
-                                                      ask_ready,     ask_ready,
-                                                      ask_ready,     ask_ready,
-                                                      ask_ready,     ask_ready,
-                                                      ask_ready,     ask_ready,
-                                                      ask_arena,     ask_arena,
-                                                      ask_arena,     ask_arena,
-                                                      ask_arena,     ask_arena_drop,
-                                                      ask_close,     ask_retains,
-                                                      ask_drop,      ask_subscribe,
-                                                      ask_subscribe, ask_subscribe,
-                                                      ask_subscribe, ask_subscription_close,
-                                                      ask_lists,     ask_lists};
+    static void (*const requests[])(struct proc *) = {
+        ask_publisher,   ask_publisher, ask_publisher,
+        ask_ready,       ask_ready,     ask_ready,
+        ask_ready,       ask_ready,     ask_ready,
+        ask_ready,       ask_ready,     ask_ready,
+        ask_arena,       ask_arena,     ask_arena,
+        ask_arena,       ask_arena,     ask_arena_drop,
+        ask_close,       ask_retains,   ask_drop,
+        ask_drop_queues, ask_subscribe, ask_subscribe,
+        ask_subscribe,   ask_subscribe, ask_subscription_close,
+        ask_lists,       ask_lists};
     if (c->serial == 0)
         ask_hello(c);
     requests[rnd(DLX_ARRAY_SIZE(requests))](c);
@@ -283,7 +320,7 @@ static void ask(struct proc *c)
 static void publish(void)
 {
     struct pub *p = &w.pubs[rnd(PUBS)];
-    if (p->used && p->proc && p->proc->alive && p->state != PUB_NEW)
+    if (p->used && p->proc && p->proc->alive && p->state != PUB_NEW && n_published(p) < CELLS - 4)
         p->r[0].map[0] = DLX_MAX(p->r[0].map[0], p->after_seq) + 1 + rnd(3);
 }
 
@@ -404,6 +441,8 @@ void step(void)
     } else if (what < 995) {
         life_reload((int)rnd(USERS), one_in(3) ? NULL : topics[rnd(DLX_ARRAY_SIZE(topics))]);
     }
+    for (uint32_t i = w.with_groups ? rnd(4) : 0; i > 0; i--)
+        claimers_step();
     if (one_in(10))
         former_step(&w.procs[rnd(PROCS)]);
     check_all();
