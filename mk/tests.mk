@@ -19,6 +19,8 @@ HIP_STANDIN := $(if $(HIP_INCLUDE),$(STANDIN_LIB:%libcuda.so.1=%libamdhip64.so.7
 GPU_BIN := $(addprefix $(BUILD)/tests/,gpu_facts gpu_bench gpu_probe keeper_actor)
 FAULT_BIN := $(addprefix $(BUILD)/tests/faults/,steps words old_kernel libfaultalloc.so)
 ACTOR_BIN := $(BUILD)/tests/actor/actor
+CONFORMANCE_BIN := $(addprefix $(BUILD)/tests/conformance/,driver c)
+CONFORMANCE_CPP := $(BUILD)/tests/conformance/cpp
 
 # Stories are told on POSIX shared memory, too, but those that choose the memory themselves.
 # e2e_memory chooses itself; e2e_debug finds maps by the names that memfds have; e2e_hostile_uid and
@@ -34,7 +36,8 @@ HIP_TESTS := $(if $(HIP_STANDIN),e2e_gpu e2e_gpu_alloc e2e_gpu_containers e2e_gp
     e2e_gpu_retain e2e_gpu_stage e2e_gpu_stream test_gpu_memory test_gpu_share test_keeper)
 
 .PHONY: check golden check-build check-programs standin check-gpu check-gpu-programs \
-    check-gpu-archive fault-programs soak-programs hostile-programs fuzz-programs
+    check-gpu-archive fault-programs soak-programs hostile-programs fuzz-programs \
+    conformance conformance-programs
 # With T only the programs that it names are built; a script may need anything.
 CHECKED = $(if $(T),$(filter $(addprefix %/,$(T)),$(TEST_BIN)) $(STANDIN_LIB) $(HIP_STANDIN), \
     check-programs)
@@ -51,12 +54,17 @@ golden: ## write what dlxctl prints now into tests/cli/sessions and tests/data/c
 
 check-build: all $(if $(filter check_%,$(T)),check-programs python python-shared, \
     $(CHECKED) $(if $(T),,python python-shared))
-check-programs: $(TEST_BIN) $(STANDIN_LIB) $(HIP_STANDIN) $(GPU_BIN)
+check-programs: $(TEST_BIN) $(STANDIN_LIB) $(HIP_STANDIN) $(GPU_BIN) conformance-programs
 standin: $(STANDIN_LIB) $(HIP_STANDIN)
 fault-programs: $(FAULT_BIN) $(ACTOR_BIN)
 soak-programs: $(ACTOR_BIN)
 hostile-programs: $(ACTOR_BIN)
 fuzz-programs: $(FUZZ_BIN)
+conformance-programs: $(CONFORMANCE_BIN) $(CONFORMANCE_CPP)
+
+conformance: ## the conformance suite with each language that is built (T=case: one)
+	+@$(SUBMAKE) all conformance-programs python
+	@$(RUN_ENV) tests/conformance/run $(if $(T),--only '$(T)')
 
 # Nothing is installed or fetched for it: a machine with a GPU may have no network. The questions
 # come first.
@@ -117,6 +125,15 @@ $(BUILD)/tests/sim_daemon: $(OBJ)/tests/daemon/sim_daemon.o $(call parts,daemon/
 # The processes of tests/soak, tests/hostile and tests/fail/faults use the library as users do; the
 # last ones also an allocator that can fail.
 $(ACTOR_BIN): $(call parts,actor) $(LIBDLX)
+$(BUILD)/tests/conformance/driver: $(OBJ)/tests/conformance/driver.o
+$(BUILD)/tests/conformance/c: $(OBJ)/tests/conformance/adapter.o $(LIBDLX)
+$(CONFORMANCE_CPP): tests/conformance/adapter.cpp $(wildcard include/dlx/*) $(LIBDLX)
+	@mkdir -p $(@D)
+	$(call say,CXX)
+	$(Q)$(if $(findstring clang,$(CC)),$(subst clang,clang++,$(CC)),$(CXX_FOR_HEADERS)) \
+	    -std=c++17 -g -O1 -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow \
+	    $(if $(WERROR),-Werror) -Iinclude -pthread $(if $(SAN),-fsanitize=$(SAN)) -o $@ $< \
+	    $(RPATH) -L$(BUILD) -ldlx
 faults = $(1:%=$(OBJ)/tests/fail/faults/%.o)
 $(BUILD)/tests/faults/steps: $(call faults,steps) $(call lib,client) $(call lib,common)
 $(BUILD)/tests/faults/words: $(call sim,$(call faults,steps)) $(call lib,sim)
@@ -125,7 +142,8 @@ $(BUILD)/tests/faults/libfaultalloc.so: $(call faults,alloc)
 
 # -- programs: how each is linked -----------------------------------------------------------------
 TEST_LINKED := $(sort $(TEST_BIN) $(GPU_BIN))
-OTHER_LINKED := $(STANDIN_LIB) $(HIP_STANDIN) $(OTHER_BUILD) $(FAULT_BIN) $(ACTOR_BIN)
+OTHER_LINKED := $(STANDIN_LIB) $(HIP_STANDIN) $(OTHER_BUILD) $(FAULT_BIN) $(ACTOR_BIN) \
+    $(CONFORMANCE_BIN)
 $(TEST_LINKED): private LIBS = $(CHECK_LIBS) $(UV_LIBS) $(PBC_LIBS) $(JSON_LIBS) $(ZIP_LIBS) \
     $(INI_LIBS) -lm
 $(BUILD)/tests/gpu_probe: private LIBS = -ldl
