@@ -14,5 +14,5 @@ rust: $(LIB_BIN) ## build the Rust crates in build/rust (cargo 1.89 or later)
 
 check-rust: ## the tests of the Rust crates, and what their linters say
 	@tools/setup.sh --rust
-	+@$(SUBMAKE) all python
+	+@$(SUBMAKE) all python conformance-programs
 	+@$(RUN_ENV) $(RUST_ENV) tools/check-rust
