@@ -143,3 +143,48 @@ bool dlx__pattern_matches(const char *pattern, const char *topic)
         }
     }
 }
+
+/* Two segments with a star in each. A name matches both that begins with what both have before
+ * their first stars, ends with what both have after their last ones, and has the rest of the first
+ * and of the second one in between. So only beginnings and ends can differ. */
+static bool stars_meet(const char *a, size_t a_size, const char *b, size_t b_size)
+{
+    for (size_t i = 0; a[i] != '*' && b[i] != '*'; i++)
+        if (a[i] != b[i])
+            return false;
+    for (size_t i = 1; a[a_size - i] != '*' && b[b_size - i] != '*'; i++)
+        if (a[a_size - i] != b[b_size - i])
+            return false;
+    return true;
+}
+
+/* The name is a segment without a star. */
+static bool segment_matches(const char *pattern, size_t pattern_size, const char *name,
+                            size_t name_size)
+{
+    char texts[2][DLX_TOPIC_SIZE_MAX + 1];
+    memcpy(texts[0], pattern, pattern_size);
+    memcpy(texts[1], name, name_size);
+    texts[0][pattern_size] = texts[1][name_size] = '\0';
+    return dlx__pattern_matches(texts[0], texts[1]);
+}
+
+bool dlx__patterns_meet(const char *a, const char *b)
+{
+    if (*a == '@' || *b == '@')
+        return strcmp(a, b) == 0;
+    for (;;) {
+        size_t a_size = strcspn(a, "/"), b_size = strcspn(b, "/");
+        if (strcmp(a, "**") == 0 || strcmp(b, "**") == 0)
+            return true;
+        bool meet = !memchr(a, '*', a_size)   ? segment_matches(b, b_size, a, a_size)
+                    : !memchr(b, '*', b_size) ? segment_matches(a, a_size, b, b_size)
+                                              : stars_meet(a, a_size, b, b_size);
+        if (!meet || a[a_size] != b[b_size])
+            return false;
+        if (a[a_size] == '\0')
+            return true;
+        a += a_size + 1;
+        b += b_size + 1;
+    }
+}

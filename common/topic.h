@@ -47,4 +47,8 @@ size_t dlx__pattern_prefix(const char *pattern);
  * their lengths. */
 bool dlx__pattern_matches(const char *pattern, const char *topic);
 
+/* Is there a topic that both patterns match? Both were checked; each may be a topic name. Takes
+ * time up to the sum of their lengths. */
+bool dlx__patterns_meet(const char *a, const char *b);
+
 #endif

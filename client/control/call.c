@@ -19,6 +19,8 @@
 #define SPARES_MAX     4096U
 #define SPARES_MAX_OLD 64U /* of a daemon from before this minor version */
 #define SPARES_SINCE   8U
+/* `accepts_unreliable` of Subscribe, since this minor version. */
+#define QOS_SINCE 9U
 
 #define HURRY_NS    DLX_CALL_HURRY_NS
 #define CLOSE_TRIES 20 /* a millisecond each */
@@ -676,7 +678,10 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
     if (r < 0)
         return r;
     body.n_spares = n_spares(c, topic, args);
-    if (args->group) {
+    body.accepts_unreliable = args->accepts_unreliable;
+    if (args->accepts_unreliable)
+        r = dlx__call_check_minor(c, QOS_SINCE, "`accepts_unreliable`");
+    if (r == 0 && args->group) {
         body.group = (char *)(uintptr_t)args->group;
         body.lease_ns = (uint64_t)args->lease_ns;
         body.max_attempts = args->max_attempts;

@@ -134,6 +134,23 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
                         const struct dlx_subscribe_args *args, int64_t timeout_ns,
                         struct dlx_new_subscription *ret);
 
+/* Observers. The daemon has to speak this minor version, or it fails with DLX_E_VERSION. On success
+ * the caller owns the socket. */
+#define DLX_OBSERVERS_SINCE 9U
+int dlx__call_observe(struct dlx_client *c, const char *topic, uint32_t kinds, int64_t timeout_ns,
+                      int *ret_sock);
+/* What a packet on the socket of an observer says, in this order. */
+struct dlx_observed_fns {
+    void (*restarts)(void *userdata); /* all is told again */
+    /* The strings of `info` are valid during the call. A result other than 0 ends the reading. */
+    int (*object)(void *userdata, const struct dlx_observed *info);
+    void (*complete)(void *userdata); /* all was told */
+};
+#define DLX_OBSERVED_GROUPS_MAX 16U
+/* Reads one packet, without waiting. Returns 0; DLX_E_EMPTY, DLX_E_DISCONNECTED, DLX_E_PROTOCOL,
+ * DLX_E_NO_MEMORY, DLX_E_SYSTEM; or what `object` returned. */
+int dlx__observed_read(int borrow_sock, const struct dlx_observed_fns *fns, void *userdata);
+
 /* GPU memory. The daemon has to speak this minor version, or they fail with DLX_E_VERSION. */
 #define DLX_GPU_SINCE 8U
 /* Memory that the keeper makes: a part of a handle, which is all of it (gpu/handle.h), and its

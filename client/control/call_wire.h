@@ -2,8 +2,8 @@
 #ifndef DLX_CLIENT_CALL_WIRE_H
 #define DLX_CLIENT_CALL_WIRE_H
 
-/* The common part of call.c, call_list.c, call_group.c and notification.c, the only files that see
- * the wire's structs. */
+/* The common part of call.c, call_list.c, call_group.c, call_observe.c and notification.c, the only
+ * files that see the wire's structs. */
 
 #include "client/control/client.h"
 #include "common/proto.h"
@@ -48,6 +48,12 @@ int dlx__call_check_minor(const struct dlx_client *c, uint32_t since, const char
 static inline uint32_t dlx__call_on_full(uint32_t wire)
 {
     return wire == 0 ? DLX_ON_FULL_DROP : DLX_ON_FULL_BLOCK;
+}
+
+/* `retain_for_ns` of struct dlx_publisher_args. */
+static inline int64_t dlx__call_retain_for(bool latched, uint64_t wire_ns)
+{
+    return latched ? DLX_RETAIN_LATCHED : (int64_t)DLX_MIN(wire_ns, (uint64_t)INT64_MAX);
 }
 
 /* Entries of one reply of a list, and the check that it has no more. */

@@ -83,6 +83,9 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_notification *notifi
         notification->link_index = p->link_open->link_index;
         notification->resumes = p->link_open->resumes;
         notification->same_user = p->link_open->same_user;
+        notification->depth = p->link_open->depth;
+        notification->retain_for_ns =
+            dlx__call_retain_for(p->link_open->latched, p->link_open->retain_for_ns);
         notification->owner = p->link_open->owner;
         notification->claims_size = p->link_open->claims_size;
         notification->declared_group = p->link_open->declared_group;

@@ -38,6 +38,8 @@ struct dlx_notification {
     uint32_t n_entries;
     uint32_t history;
     uint32_t retain;
+    uint32_t depth;        /* 0: a daemon of 2.8 does not say so */
+    int64_t retain_for_ns; /* as in struct dlx_publisher_args; likewise 0 */
     uint32_t n_arenas;
     /* The last message before the control block; of a failed link: the publisher's newest
      * message. */

@@ -874,6 +874,17 @@ uint64_t dlx_message_publisher(const struct dlx_message *m)
     return m->link->publisher;
 }
 
+int dlx_message_get_qos(const struct dlx_message *m, struct dlx_message_qos *ret)
+{
+    dlx__error_clear();
+    if (!m || !ret)
+        return DLX_NAME_NULL(0, "dlx_message_get_qos", {"message", m}, {"ret", ret});
+    if (dlx__forked(m->link->generation))
+        return dlx__fail_forked(m->link->generation);
+    const struct dlx_message_qos *qos = &m->link->qos;
+    return dlx__args_return(ret, sizeof *qos, qos, sizeof *qos);
+}
+
 int dlx_message_tensor_describe(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned *ret)
 {
     dlx__error_clear();

@@ -231,7 +231,14 @@ int dlx__subscriber_link_open(struct dlx_subscriber_link *link, struct dlx_notif
     if (link->most_held_bytes > 0)
         dlx__reader_set_bounded(&link->core);
     link->bell = dlx__steal_fd(&bell);
-    link->retain = opened->retain;
+    link->qos = (struct dlx_message_qos){.size = sizeof link->qos,
+                                         .reliable = opened->on_full == DLX_ON_FULL_BLOCK &&
+                                                     (reliable || opened->owner),
+                                         .on_full = opened->on_full,
+                                         .depth = opened->depth,
+                                         .history = opened->history,
+                                         .retain = opened->retain,
+                                         .retain_for_ns = opened->retain_for_ns};
     link->stream_wait_ns = opened->same_user ? DLX_FOREVER : DLX_STREAM_OTHER_USER_NS;
     link->arenas_due = opened->n_arenas;
     link->state = DLX_LINK_OPENING;

@@ -133,7 +133,7 @@ struct dlx_subscriber_link {
     enum dlx_subscriber_link_wants wants;
     struct dlx_subscriber_link *after; /* not NULL: it is not our turn before this one has ended */
     uint32_t arenas_due;               /* of those that were there at the join, not here yet */
-    uint32_t retain;                   /* of the publisher, as LinkOpen said */
+    struct dlx_message_qos qos;        /* of its publisher and of itself, as LinkOpen said */
     int64_t stream_wait_ns; /* of a stream for its publisher, if the subscription does not say */
     uint64_t history;       /* how many messages that are there it begins with; DLX_READER_ALL */
     uint64_t gone_at;       /* the cursor when the daemon said that its publisher is gone */

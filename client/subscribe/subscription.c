@@ -132,7 +132,7 @@ static void leave_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
             dlx__reader_move_counters(&next->core, &link->core);
         dlx__subscription_count(&s->stats, link);
         /* What a worker has passed is in the claims page. */
-        if (!s->worker && (link->retain > 0 || dlx__subscriber_link_is_foreign(link) ||
+        if (!s->worker && (link->qos.retain > 0 || dlx__subscriber_link_is_foreign(link) ||
                            !dlx__reader_is_closed(&link->core)))
             dlx__origin_remember(s, link, n_missed);
         bool closed = dlx__reader_is_closed(&link->core) || link->end > 0;
@@ -423,6 +423,12 @@ static uint64_t history_of(const struct dlx_subscription *s, const struct dlx_no
     return DLX_MIN(DLX_MAX(s->args.history, opened->retain), opened->history);
 }
 
+/* Is a link to such a publisher reliable? */
+static bool is_reliable(const struct dlx_subscription *s, uint32_t on_full)
+{
+    return s->args.reliable && !(s->args.accepts_unreliable && on_full == DLX_ON_FULL_DROP);
+}
+
 static int on_open(struct dlx_subscription *s, struct dlx_notification *notification)
 {
     struct dlx_subscriber_link *link = find_link(s, notification->link);
@@ -439,7 +445,7 @@ static int on_open(struct dlx_subscription *s, struct dlx_notification *notifica
         r = dlx__subscriber_link_note(link, s->epoch);
     if (r == 0)
         r = dlx__subscriber_link_open(link, notification, s->args.mode == DLX_MODE_LATEST,
-                                      s->args.reliable);
+                                      is_reliable(s, notification->on_full));
     if (r == 0) {
         r = dlx__subscription_epoll_add(s, link->bell, DLX_BELL_EVENTS, link);
         if (r == 0 && link->claims)
@@ -757,6 +763,11 @@ static int check_subscription(const char *topic, struct dlx_subscribe_args *args
     if (args->mode == DLX_MODE_LATEST && args->reliable)
         return dlx__fail(DLX_E_INVALID,
                          "subscription to %s: mode LATEST passes messages over, so it cannot be "
+                         "reliable",
+                         topic);
+    if (args->accepts_unreliable && !args->reliable)
+        return dlx__fail(DLX_E_INVALID,
+                         "subscription to %s: accepts_unreliable is for subscriptions that are "
                          "reliable",
                          topic);
     if (args->spin_ns < DLX_SPIN_ALWAYS)

@@ -2,6 +2,7 @@
 #include "daemon/objects/broker.h"
 #include "daemon/base/log.h"
 #include "daemon/gpu/keeper.h"
+#include "daemon/objects/observer.h"
 #include "daemon/objects/pending_join.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/publisher_state.h"
@@ -29,6 +30,7 @@ int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
         broker->users.all_in_flight_max = files.rlim_cur;
     }
     dlxd_registry_init(&broker->registry);
+    dlxd_changes_init(&broker->changes);
     dlxd_list_init(&broker->clients);
     dlxd_list_init(&broker->greeting);
     dlxd_list_init(&broker->retained);

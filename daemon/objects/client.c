@@ -6,6 +6,7 @@
 #include "daemon/gpu/keeper.h"
 #include "daemon/objects/connection.h"
 #include "daemon/objects/former.h"
+#include "daemon/objects/observer.h"
 #include "daemon/objects/offer.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/publisher_state.h"
@@ -168,6 +169,7 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
     dlxd_drains_init(&client->drains);
     dlxd_list_init(&client->publishers);
     dlxd_list_init(&client->subscriptions);
+    dlxd_list_init(&client->observers);
     dlxd_list_init(&client->tx);
     (void)snprintf(client->name, sizeof client->name, "client");
     int r = set_up(client, socket);
@@ -190,7 +192,8 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
 
 static bool owns_something(const struct dlxd_client *client)
 {
-    return !dlxd_list_empty(&client->publishers) || !dlxd_list_empty(&client->subscriptions);
+    return !dlxd_list_empty(&client->publishers) || !dlxd_list_empty(&client->subscriptions) ||
+           !dlxd_list_empty(&client->observers);
 }
 
 static void end_publisher(const struct dlxd_client *client, struct dlxd_publisher *publisher)
@@ -209,9 +212,12 @@ bool dlxd_client_end_some(struct dlxd_client *client)
         if (!dlxd_list_empty(&client->publishers))
             end_publisher(client, dlxd_container_of(client->publishers.next, struct dlxd_publisher,
                                                     by_client));
-        else
+        else if (!dlxd_list_empty(&client->subscriptions))
             (void)dlxd_subscription_end_some(
                 dlxd_container_of(client->subscriptions.next, struct dlxd_subscription, by_client));
+        else
+            dlxd_observer_free(
+                dlxd_container_of(client->observers.next, struct dlxd_observer, by_client));
         if (dlxd_slice_is_over(&client->broker->users))
             break;
     }
@@ -269,6 +275,8 @@ void dlxd_client_review(struct dlxd_client *client)
 {
     client->review = (struct dlxd_review){.state = DLXD_REVIEW_PUBLISHERS};
     client->request.offers.is_to_review = true;
+    dlx_for_each (it, &client->observers)
+        dlxd_observer_restart(dlxd_container_of(it, struct dlxd_observer, by_client));
     dlxd_task_start(&client->task, client->user);
 }
 

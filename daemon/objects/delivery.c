@@ -20,9 +20,11 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-/* The minor versions since which LinkFailed names the publisher, and LinkOpen has `same_user`. */
+/* The minor versions since which LinkFailed names the publisher, and LinkOpen has `same_user`, and
+ * `depth` and what follows. */
 #define FAILED_PUBLISHER_SINCE 8U
 #define SAME_USER_SINCE        8U
+#define QOS_SINCE              9U
 
 /* The socket took no more packets. If it is full, the loop reports when there is room. If not, the
  * kernel refused the fds (ETOOMANYREFS: the user has too many in flight) or was out of memory, and
@@ -205,7 +207,7 @@ static int delivery_send_added(struct dlxd_link *link, int bell)
     body.link_index = link->index;
     body.page_size = link->page_size;
     body.max_held = subscription->config.max_held;
-    body.reliable = subscription->config.reliable;
+    body.reliable = link->drain->reliable = dlxd_link_is_reliable(link);
     body.reader = link->reader;
     body.latest = subscription->config.mode == 1;
     body.early = link->made == DLXD_MADE_EARLY;
@@ -336,6 +338,11 @@ static int send_open(struct dlxd_link *link)
     body.max_held_bytes = publisher->config.max_held_bytes;
     body.same_user = subscriber->minor >= SAME_USER_SINCE &&
                      dlxd_principal_is_same_user(subscriber, publisher->principal);
+    if (subscriber->minor >= QOS_SINCE) {
+        body.depth = publisher->config.depth;
+        body.latched = publisher->config.latched;
+        body.retain_for_ns = publisher->config.retain_for_ns;
+    }
     if (dlxd_publisher_leaves(publisher))
         body.history = body.retain; /* older messages may be gone or overwritten */
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_OPEN;

@@ -348,8 +348,8 @@ int dlxd_link_assign(struct dlxd_link *link, struct dlxd_publisher *publisher)
 static bool counts(const struct dlxd_link *link)
 {
     const struct dlxd_group *group = link->group;
-    return link->subscription->config.reliable ||
-           (group && !group->is_declared && group->n_open == 0);
+    bool is_first = group && !group->is_declared && group->n_open == 0;
+    return is_first || dlxd_link_is_reliable(link);
 }
 
 bool dlxd_link_is_awaited(const struct dlxd_link *link)

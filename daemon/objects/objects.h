@@ -155,6 +155,7 @@ struct dlxd_client {
     struct dlxd_holder *holder; /* of its subscriptions */
     struct dlxd_list publishers;
     struct dlxd_list subscriptions;
+    struct dlxd_list observers;
 
     struct dlxd_request request;    /* in progress */
     struct dlxd_barrier *barrier;   /* not NULL: nothing is read before this reply (store.h) */
@@ -389,6 +390,7 @@ struct dlxd_subscription_config {
     /* Links for publishers that come while the subscriber makes no call; offer.c adds to it. */
     uint32_t n_spares;
     bool reliable;
+    bool accepts_unreliable; /* with `reliable`: links to publishers that drop are not */
     char group[DLX_SHM_GROUP_NAME_MAX + 1]; /* "": none */
     uint64_t lease_ns;                      /* of a group; 0: none */
     uint32_t max_attempts;                  /* likewise */
@@ -588,6 +590,14 @@ static inline uint64_t dlxd_link_id(const struct dlxd_link *link)
     return link->by_id.id;
 }
 
+/* Does the publisher wait for the subscriber, as far as it waits at all? */
+static inline bool dlxd_link_is_reliable(const struct dlxd_link *link)
+{
+    const struct dlxd_subscription_config *config = &link->subscription->config;
+    bool drops = link->publisher && link->publisher->config.on_full == 0;
+    return config->reliable && !(config->accepts_unreliable && drops);
+}
+
 /* Was the subscriber told of this arena, or will it be, so that it must be told of the drop? Valid
  * until it was told of the drop, when arena_seq moves on. */
 static inline bool dlxd_link_knows(const struct dlxd_link *link, const struct dlxd_arena *arena)
@@ -595,6 +605,61 @@ static inline bool dlxd_link_knows(const struct dlxd_link *link, const struct dl
     return link->state == DLXD_LINK_OPEN &&
            (arena->ready_seq <= link->arena_seq || arena->ready_seq <= link->open_seq);
 }
+
+/* ---- observers ---------------------------------------------------------------------------- */
+
+/* Something about a publisher or a subscription has changed: observer.h. */
+struct dlxd_change {
+    bool is_subscription;
+    uint64_t id;
+    char *topic; /* or a pattern */
+};
+
+struct dlxd_changes {
+    struct dlxd_list observers;
+    struct dlxd_change *ring; /* change number `i` is at i % DLXD_CHANGES_MAX; NULL: nothing yet */
+    uint64_t first;           /* the number of the oldest one that is kept */
+    uint64_t n;               /* changes so far */
+};
+
+/*
+ *   TOPICS --> PATTERNS --> CHANGES        any of them --> ENDING --> (freed)
+ *     ^                        |
+ *     +------------------------+  (changes were lost, or the rules have changed)
+ */
+enum dlxd_observer_state {
+    DLXD_OBSERVER_TOPICS,   /* tells what is on topics: `cursor` */
+    DLXD_OBSERVER_PATTERNS, /* tells subscriptions to patterns */
+    DLXD_OBSERVER_CHANGES,  /* tells what has changed since: `next` */
+    DLXD_OBSERVER_ENDING,
+};
+
+/* How far an observer was told. */
+struct dlxd_observed_position {
+    enum dlxd_observer_state state;
+    bool begun;                      /* `restarts` was sent */
+    struct dlxd_topic_cursor cursor; /* TOPICS: the topic that was begun last */
+    bool in_topic;                   /* likewise: it was not told completely */
+    bool in_subscriptions;           /* likewise: its publishers were told */
+    uint64_t last; /* the id that was told last, of the topic or of all patterns */
+    uint64_t next; /* number of the first change that was not told */
+};
+
+struct dlxd_observer {
+    struct dlxd_list node; /* in broker->changes.observers */
+    struct dlxd_list by_client;
+    struct dlxd_task task; /* sends, and frees it */
+    struct dlxd_broker *broker;
+    struct dlxd_client *client;
+    char topic_name[DLX_TOPIC_SIZE_MAX + 1]; /* or a pattern */
+    bool publishers, subscriptions;          /* what it is told of */
+    struct dlxd_observed_position at;
+    bool is_full; /* nothing is sent until its socket is writable */
+    struct dlxd_outbox *sock;
+    struct dlxd_watch *watch;
+    struct dlxd_charge object_charge;
+    struct dlxd_charge pattern_charge;
+};
 
 /* ---- the broker --------------------------------------------------------------------------- */
 
@@ -618,6 +683,7 @@ struct dlxd_broker {
     struct dlxd_workers *workers;
     struct dlxd_users users;
     struct dlxd_registry registry;
+    struct dlxd_changes changes;
     struct dlxd_policy policy;
     const struct dlx_memory *memory;
     const struct dlxd_steps *steps;

@@ -32,12 +32,12 @@ int dlxd_offer_fits(const struct dlxd_subscription *subscription,
                               DLXD_MAY_BLOCK, publisher->topic_name);
     if (r == 0 && is_worker)
         r = dlxd_group_check(subscription, publisher);
-    if (r < 0 || !is_reliable || !drops)
+    if (r < 0 || !is_reliable || !drops || subscription->config.accepts_unreliable)
         return r;
     return dlx__fail(DLX_E_QOS,
                      "subscriber %s (pid %d) asks for a reliable link to %s, publisher %s (pid %d) "
                      "drops its oldest messages: make it a publisher that blocks (on_full), or "
-                     "subscribe without `reliable`",
+                     "subscribe without `reliable`, or with `accepts_unreliable`",
                      subscription->client->name, (int)subscription->client->pid,
                      publisher->topic_name, publisher->client_name, (int)publisher->pid);
 }

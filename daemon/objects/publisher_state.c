@@ -11,6 +11,7 @@
 #include "daemon/objects/former.h"
 #include "daemon/objects/group.h"
 #include "daemon/objects/link.h"
+#include "daemon/objects/observer.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/registry.h"
 #include "daemon/objects/store_hooks.h"
@@ -82,6 +83,7 @@ void dlxd_publisher_announce(struct dlxd_publisher *publisher, bool from_start)
                                                  .from_start = from_start,
                                                  .next = publisher->topic->subscriptions.next,
                                                  .n_left = registry->n_left};
+    dlxd_change_publisher(publisher);
 }
 
 /* It was HIDDEN or SHOWN: from now on all subscriptions find it. */
@@ -329,8 +331,10 @@ static bool resumes(const struct dlxd_publisher *successor, const struct dlxd_pu
  * brought along. */
 static void give_way(struct dlxd_publisher *publisher)
 {
-    if (publisher->state == DLXD_PUBLISHER_SHOWN)
+    if (publisher->state == DLXD_PUBLISHER_SHOWN) {
         publisher->announced = 0;
+        dlxd_change_publisher(publisher);
+    }
     if (publisher->config.n_groups > 0)
         forget_groups(publisher);
 }
@@ -598,6 +602,7 @@ void dlxd_publisher_vanish(struct dlxd_publisher *publisher)
     dlxd_registry_put(registry, publisher->topic);
     publisher->topic = NULL;
     dlxd_idmap_remove(&registry->publishers, &publisher->by_id);
+    dlxd_change_publisher(publisher);
     dlxd_idmap_add(&registry->gone_publishers, &publisher->by_id, dlxd_publisher_id(publisher));
     dlxd_list_push_back(&registry->gone, &publisher->by_topic);
     publisher->gone = ++registry->last_gone;
@@ -625,6 +630,7 @@ static bool publisher_end(struct dlxd_publisher *publisher, int pidfd)
     }
     leave_client(publisher);
     publisher->state = DLXD_PUBLISHER_RETAINED;
+    dlxd_change_publisher(publisher);
     retain(publisher, pidfd);
     dlxd_publisher_tell_links(publisher);
     return true;

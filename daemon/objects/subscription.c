@@ -3,6 +3,7 @@
 #include "common/error.h"
 #include "common/packet.h"
 #include "daemon/objects/link.h"
+#include "daemon/objects/observer.h"
 #include "daemon/objects/registry.h"
 #include "daemon/base/log.h"
 #include "daemon/users/outbox.h"
@@ -170,6 +171,7 @@ bool dlxd_subscription_end_some(struct dlxd_subscription *subscription)
     dlxd_registry_put(registry, subscription->topic);
     dlxd_idmap_remove(&registry->subscriptions, &subscription->by_id);
     registry->n_left++;
+    dlxd_change_subscription(subscription);
     release(subscription);
     return true;
 }
@@ -223,5 +225,6 @@ int dlxd_subscription_ack(struct dlxd_subscription *subscription, uint32_t n)
 void dlxd_subscription_open(struct dlxd_subscription *subscription)
 {
     subscription->state = DLXD_SUBSCRIPTION_OPEN;
+    dlxd_change_subscription(subscription);
     subscription_start(subscription);
 }

@@ -52,6 +52,7 @@ static const struct request requests[] = {
     {BODY(LIST_GROUPS), dlxd_validate_list_groups, dlxd_handle_list_groups, 8},
     {BODY(LIST_CLAIMS), NULL, dlxd_handle_list_claims, 8},
     {BODY(GROUPS_DROP), dlxd_validate_groups_drop, dlxd_handle_groups_drop, 8},
+    {BODY(OBSERVE), dlxd_validate_observe, dlxd_handle_observe, 9},
     {BODY(FORMER_NEW), dlxd_validate_former_new, dlxd_handle_former_new, 8},
     {BODY(FORMER_READY), NULL, dlxd_handle_former_ready, 8},
 };

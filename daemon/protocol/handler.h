@@ -52,6 +52,9 @@ int dlxd_handle_former_ready(struct dlxd_client *client, const Dlx__Wire__Packet
 int dlxd_handle_list_publishers(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_list_links(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 
+/* handler_observer.c */
+int dlxd_handle_observe(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+
 /* handler_group.c */
 int dlxd_handle_list_groups(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_list_claims(struct dlxd_client *client, const Dlx__Wire__Packet *packet);

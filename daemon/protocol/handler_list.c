@@ -309,7 +309,7 @@ static void fill_behind(Dlx__Wire__LinkEntry *entry, struct link_page *page,
     }
     if (report->started || link->from_start)
         entry->behind = report->behind;
-    entry->blocks = waits && link->subscription->config.reliable && report->behind >= window;
+    entry->blocks = waits && dlxd_link_is_reliable(link) && report->behind >= window;
 }
 
 static void fill_report(Dlx__Wire__LinkEntry *entry, const struct dlxd_link_report *report)
@@ -344,7 +344,7 @@ static void fill_link(Dlx__Wire__LinkEntry *entry, struct link_page *page,
     entry->uid = subscription->client->principal->uid;
     entry->max_held = subscription->config.max_held;
     entry->mode = subscription->config.mode;
-    entry->reliable = subscription->config.reliable;
+    entry->reliable = dlxd_link_is_reliable(link);
     entry->joining = link->state != DLXD_LINK_OPEN;
     fill_report(entry, &report);
     if (minor >= BEHIND_SINCE)

@@ -10,8 +10,9 @@
 #include "daemon/protocol/handler.h"
 #include <stdio.h>
 
-/* The minor version since which clients know groups of workers. */
-#define GROUPS_SINCE 8U
+/* The minor versions since which clients know groups of workers, and `accepts_unreliable`. */
+#define GROUPS_SINCE     8U
+#define UNRELIABLE_SINCE 9U
 
 /* Replies are for their caller, who subscribes before any other client knows the name. */
 static int check_inbox(const struct dlxd_client *client, const char *inbox)
@@ -24,7 +25,8 @@ static int check_inbox(const struct dlxd_client *client, const char *inbox)
     return 0;
 }
 
-/* A pattern is checked for each publisher when it is offered. */
+/* A pattern is checked for each publisher when it is offered, and so is whether a subscription that
+ * accepts links that are not reliable may have one that is. */
 static int check_access(const struct dlxd_client *client, const Dlx__Wire__Subscribe *request)
 {
     const struct dlxd_policy *policy = &client->broker->policy;
@@ -33,7 +35,7 @@ static int check_access(const struct dlxd_client *client, const Dlx__Wire__Subsc
     if (dlx__is_inbox(request->topic))
         return check_inbox(client, request->topic);
     int r = dlxd_policy_check(policy, client->principal, DLXD_MAY_SUBSCRIBE, request->topic);
-    if (r == 0 && (request->reliable || *request->group))
+    if (r == 0 && ((request->reliable && !request->accepts_unreliable) || *request->group))
         r = dlxd_policy_check(policy, client->principal, DLXD_MAY_BLOCK, request->topic);
     return r;
 }
@@ -72,12 +74,16 @@ int dlxd_handle_subscribe(struct dlxd_client *client, const Dlx__Wire__Packet *p
         .max_held = subscribe->max_held,
         .n_spares = subscribe->n_spares,
         .reliable = subscribe->reliable,
+        .accepts_unreliable = subscribe->accepts_unreliable,
         .lease_ns = subscribe->lease_ns,
         .max_attempts = subscribe->max_attempts,
     };
     (void)snprintf(config.group, sizeof config.group, "%s", subscribe->group);
     struct dlxd_subscription *subscription;
     if (*subscribe->group && dlxd_field_is_newer(client, "Subscribe with `group`", GROUPS_SINCE))
+        return 0;
+    if (subscribe->accepts_unreliable &&
+        dlxd_field_is_newer(client, "Subscribe with `accepts_unreliable`", UNRELIABLE_SINCE))
         return 0;
     int r = check_access(client, subscribe);
     if (r == 0)

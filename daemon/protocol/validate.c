@@ -150,6 +150,11 @@ int dlxd_validate_subscribe(const Dlx__Wire__Packet *packet)
         return dlx__fail(DLX_E_INVALID,
                          "subscription to %s: mode latest skips messages, so it cannot be reliable",
                          body->topic);
+    if (body->accepts_unreliable && !body->reliable)
+        return dlx__fail(DLX_E_INVALID,
+                         "subscription to %s: it accepts links that are not reliable, but asks for "
+                         "none that is",
+                         body->topic);
     if (body->history > DLX_SHM_HISTORY_MAX)
         return dlx__fail(DLX_E_INVALID, "subscription to %s: history %u must be at most %u",
                          body->topic, body->history, DLX_SHM_HISTORY_MAX);
@@ -171,6 +176,16 @@ static int check_list(const char *topic, const char *after_topic)
 int dlxd_validate_list_publishers(const Dlx__Wire__Packet *packet)
 {
     return check_list(packet->list_publishers->topic, packet->list_publishers->after_topic);
+}
+
+int dlxd_validate_observe(const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__Observe *body = packet->observe;
+    int r = dlx__pattern_check(body->topic);
+    if (r == 0 && (body->kinds < 1 || body->kinds > 3))
+        r = dlx__fail(DLX_E_INVALID, "observer of %s: kinds %u must be 1 to 3", body->topic,
+                      body->kinds);
+    return r;
 }
 
 int dlxd_validate_list_groups(const Dlx__Wire__Packet *packet)

@@ -17,6 +17,7 @@ dlxd_validate_fn dlxd_validate_retained_drop;
 dlxd_validate_fn dlxd_validate_groups_drop;
 dlxd_validate_fn dlxd_validate_list_publishers;
 dlxd_validate_fn dlxd_validate_list_groups;
+dlxd_validate_fn dlxd_validate_observe;
 dlxd_validate_fn dlxd_validate_gpu_allocate;
 dlxd_validate_fn dlxd_validate_gpu_get;
 dlxd_validate_fn dlxd_validate_former_new;

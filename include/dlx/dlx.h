@@ -568,7 +568,7 @@ struct dlx_subscribe_args {
      *  `history`, at least those that it retains. 0: only those. DLX_HISTORY_NONE: none. */
     uint32_t history;
     /** The publisher waits for this subscription instead of dropping messages, while it is
-     *  attached. This needs a BLOCK publisher and DLX_MODE_ALL. */
+     *  attached. This needs a BLOCK publisher (but see `accepts_unreliable`) and DLX_MODE_ALL. */
     bool reliable;
     /** How many messages may be held at once, 1 to 4096. 0: 16. */
     uint32_t max_held;
@@ -617,6 +617,10 @@ struct dlx_subscribe_args {
     /** Topic on which this worker publishes a copy of each dead letter that it finds. NULL: none.
      *  Borrowed for the call. */
     const char *dead_letters;
+    /** With `reliable`: it is reliable where that is offered. Of publishers that drop, messages may
+     *  be lost; dlx_message_get_qos() says of which. Without this such a publisher is refused with
+     *  DLX_E_QOS. It needs a daemon of protocol 2.9. */
+    bool accepts_unreliable;
 };
 #define DLX_PUBLISHERS_ANY UINT32_MAX  /**< for `n_publishers`: dlx_take() never ends */
 #define DLX_HISTORY_NONE   UINT32_MAX  /**< for `history`: no earlier message, even if retained */
@@ -731,6 +735,7 @@ DLX_API int dlx_drop_retained(struct dlx_client *c, const char *topic);
 #include <dlx/gpu.h>
 #include <dlx/info.h>
 #include <dlx/message.h>
+#include <dlx/observe.h>
 #include <dlx/queue.h>
 #include <dlx/stats.h>
 

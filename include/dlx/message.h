@@ -104,6 +104,30 @@ DLX_API uint64_t dlx_message_monotonic_ns(const struct dlx_message *m);
  *  greater one. */
 DLX_API uint64_t dlx_message_publisher(const struct dlx_message *m);
 
+/** What a publisher offers, and what this subscription gets of it. */
+struct dlx_message_qos {
+    size_t size;
+    /** The publisher waits for this subscription, or for its group of workers, instead of dropping
+     *  messages. */
+    bool reliable;
+    uint32_t on_full; /**< DLX_ON_FULL_BLOCK or DLX_ON_FULL_DROP */
+    uint32_t
+        depth; /**< as in struct dlx_publisher_args; 0: the daemon is older than protocol 2.9 */
+    uint32_t history; /**< as in struct dlx_publisher_args; once it is gone, `retain` */
+    uint32_t retain;  /**< as in struct dlx_publisher_args */
+    /** As in struct dlx_publisher_args: 0 (without a limit), a time, or DLX_RETAIN_LATCHED. 0 also
+     *  if the daemon is older than protocol 2.9. */
+    int64_t retain_for_ns;
+};
+
+/**
+ * Gets the quality of service of the link by which the message came: so a program can make a
+ * publisher that offers the same. Any thread.
+ *
+ * Returns 0; DLX_E_INVALID, DLX_E_FORKED.
+ */
+DLX_API int dlx_message_get_qos(const struct dlx_message *m, struct dlx_message_qos *ret);
+
 /** Releases the message. Its memory is free when every tensor made from it is released, too.
  *  Returns NULL. Any thread. */
 DLX_API struct dlx_message *dlx_message_unref(struct dlx_message *m);

@@ -14,6 +14,7 @@ static struct {
     struct dlx_publisher *p;
     struct dlx_subscription *s;
     struct dlx_message *m;
+    struct dlx_observer *o;
     DLManagedTensorVersioned *t;
     DLManagedTensor *legacy;
 } x;
@@ -38,6 +39,7 @@ static void make_all(void)
     dlx_test_stream_publish(x.p, 10, 1);
     ok(dlx_take(x.s, PATIENCE, &x.m));
     x.t = dlx_test_stream_alloc(x.p, 10, 2);
+    ok(dlx_observer_new(x.c, "other", NULL, &x.o));
     ok(dlx_message_tensor_legacy(x.m, 0, true, &x.legacy));
 }
 
@@ -46,6 +48,7 @@ static void end_all(void)
     x.t->deleter(x.t);
     x.legacy->deleter(x.legacy);
     dlx_message_unref(x.m);
+    dlx_observer_unref(x.o);
     auto_pair pair = {x.c, x.p, x.s};
 }
 
@@ -134,6 +137,10 @@ DEFINE_CALL(message_tensor_legacy,
 DEFINE_CALL(list_publishers, dlx_list_publishers(ARG(0, x.c), NULL, ARG(1, on_publisher), NULL))
 DEFINE_CALL(list_quotas, dlx_list_quotas(ARG(0, x.c), ARG(1, on_quota), NULL))
 DEFINE_CALL(list_links, dlx_list_links(ARG(0, x.c), 0, ARG(1, on_link), NULL))
+DEFINE_CALL(message_get_qos, dlx_message_get_qos(ARG(0, x.m), RET(struct dlx_message_qos *)))
+DEFINE_CALL(observer_new, dlx_observer_new(ARG(0, x.c), "a", NULL, RET(struct dlx_observer **)))
+DEFINE_CALL(observer_next, dlx_observer_next(ARG(0, x.o), 0, RET(struct dlx_observed *)))
+DEFINE_CALL(observer_fd, dlx_observer_fd(ARG(0, x.o)))
 DEFINE_CALL(daemon_info, dlx_client_get_daemon_info(ARG(0, x.c), RET(struct dlx_daemon_info *)))
 
 /* With the names of the arguments that it needs. */
@@ -174,6 +181,10 @@ static const struct {
              CALL(list_publishers, "client", "fn"),
              CALL(list_links, "client", "fn"),
              CALL(list_quotas, "client", "fn"),
+             CALL(message_get_qos, "message", "ret"),
+             CALL(observer_new, "client", "ret"),
+             CALL(observer_next, "observer", "ret"),
+             CALL(observer_fd, "observer"),
              CALL(daemon_info, "client", "ret")};
 
 static bool nothing_written(void)
@@ -236,6 +247,7 @@ TEST(no_call_takes_a_handle_of_the_parent)
         x.t->deleter(x.t);
         x.legacy->deleter(x.legacy);
         dlx_message_unref(x.m);
+        dlx_observer_unref(x.o);
         dlx_subscription_unref(x.s);
         dlx_publisher_unref(x.p);
         dlx_client_unref(x.c);

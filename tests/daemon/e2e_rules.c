@@ -138,6 +138,35 @@ TEST_OF(rules, a_caller_that_may_not_observe_is_told_so)
     ck_assert_int_eq(call_as(ALICE, wait_for_workers, "svc/add"), 0);
 }
 
+/* ---- observers ------------------------------------------------------------------------------ */
+
+/* Counts what it is told of before all was told. */
+static int n_observed(const char *pattern)
+{
+    struct dlx_observer *o = NULL;
+    struct dlx_observed x = {.size = sizeof x};
+    int n = -1;
+    ok(dlx_observer_new(dlx_test_stream_connect(), pattern, NULL, &o));
+    for (; x.kind != DLX_OBSERVED_ALL; n++)
+        ok(dlx_observer_next(o, PATIENCE, &x));
+    dlx_observer_unref(o);
+    return -n;
+}
+
+TEST_OF(rules, observers_are_told_what_they_may_observe)
+{
+    dlx_configured_start(cameras);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *front = dlx_test_stream_publisher(c, "cam/front", NULL),
+                   *mic = dlx_test_stream_publisher(c, "mic", NULL);
+    auto_subscription *rear = dlx_test_stream_subscribe(c, "cam/rear", NULL),
+                      *all = dlx_test_stream_subscribe(c, "**", NULL),
+                      *cams = dlx_test_stream_subscribe(c, "cam/*", NULL);
+    ck_assert_int_eq(call_as(0, n_observed, "**"), -5);
+    ck_assert_int_eq(call_as(ALICE, n_observed, "**"), -3); /* of cam: front, rear and cam/ * */
+    ck_assert_int_eq(call_as(BOB, n_observed, "**"), 0);    /* it may subscribe, not observe */
+}
+
 /* ---- groups of workers --------------------------------------------------------------------- */
 
 static int work_in(const char *group, const char *topic, const char *words)
@@ -277,6 +306,41 @@ TEST_OF(rules, a_subscriber_whose_right_was_taken_is_told_and_gets_it_back)
     ck_assert_int_eq(call_as(BOB, subscribe, "cam/front"), DLX_E_ACCESS);
     dlx_configured_reload(cameras, "read the configuration again: 2 rules");
     ck_assert_int_eq(call_as(BOB, subscribe, "cam/front"), 0);
+}
+
+/* Says 's' when all was told, and then for each that it is told of whether it is there or gone. */
+static void observe(int sock, const void *userdata)
+{
+    const struct user *user = userdata;
+    struct dlx_observer *o = NULL;
+    struct dlx_observed x = {.size = sizeof x};
+    dlx_test_user_become(user->uid);
+    ok(dlx_observer_new(dlx_test_stream_connect(), user->topic, NULL, &o));
+    while (x.kind != DLX_OBSERVED_ALL)
+        ok(dlx_observer_next(o, PATIENCE, &x));
+    tell(sock, 's');
+    for (;;) {
+        ok(dlx_observer_next(o, PATIENCE, &x));
+        tell(sock, x.kind == DLX_OBSERVED_ALL ? 'a' : x.gone ? 'g' : 't');
+    }
+}
+
+/* What may not be observed any more is told as gone, and what may be again as there. */
+TEST_OF(rules, sighup_hides_what_may_not_be_observed_any_more)
+{
+    dlx_configured_start(cameras);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *front = dlx_test_stream_publisher(c, "cam/front", NULL),
+                   *rear = dlx_test_stream_publisher(c, "cam/rear", NULL);
+    struct user alice = begin(ALICE, observe, "cam/*");
+    dlx_configured_reload("[rule a]\nusers = 64001\ntopics = cam/front\nallow = observe\n",
+                          "read the configuration again: 1 rules");
+    expect(&alice, 'g');
+    expect(&alice, 'a');
+    dlx_configured_reload(cameras, "read the configuration again: 2 rules");
+    expect(&alice, 't');
+    expect(&alice, 'a');
+    dlx_test_part_kill(&alice.peer);
 }
 
 TEST_OF(rules, sighup_ends_links_that_are_not_allowed_any_more)

@@ -10,7 +10,7 @@
 #include "tests/harness/stream.h"
 
 /*
- * The highest field of each message in minor version 8. A commit that adds a field or a body raises
+ * The highest field of each message in minor version 9. A commit that adds a field or a body raises
  * DLX_PROTO_MINOR, sends the addition only to peers that know it, and changes this table and
  * `newer_fields`.
  */
@@ -30,7 +30,7 @@ static const struct {
     {"ArenaNewReply", 3},
     {"ArenaReady", 2},
     {"ArenaDrop", 2},
-    {"Subscribe", 9},
+    {"Subscribe", 10},
     {"SubscribeReply", 2},
     {"SubscriptionClose", 1},
     {"ListPublishers", 5},
@@ -66,7 +66,7 @@ static const struct {
     {"ListClaims", 3},
     {"LinkOffer", 8},
     {"LinkReady", 2},
-    {"LinkOpen", 20},
+    {"LinkOpen", 23},
     {"ArenaAdded", 3},
     {"ArenaDropped", 2},
     {"PublisherGone", 1},
@@ -77,6 +77,11 @@ static const struct {
     {"ClaimList", 2},
     {"ClaimEntry", 7},
     {"GroupsDrop", 1},
+    {"Observe", 2},
+    {"ObserveReply", 0},
+    {"Observed", 4},
+    {"ObservedPublisher", 15},
+    {"ObservedSubscription", 11},
 };
 
 /* The fields that came after minor version 0, in answers. Numbers: 0 where they are not sent. The
@@ -116,7 +121,7 @@ TEST(each_field_belongs_to_a_minor_version)
     const ProtobufCMessageDescriptor *packet = &dlx__wire__packet__descriptor;
     size_t row = 0;
     ck_assert_uint_eq(DLX_PROTO_MAJOR, 2);
-    ck_assert_uint_eq(DLX_PROTO_MINOR, 8);
+    ck_assert_uint_eq(DLX_PROTO_MINOR, 9);
     ck_assert_str_eq(packet->fields[0].name, "serial");
     for (unsigned i = 1; i < packet->n_fields; i++)
         row = check_message(packet->fields[i].descriptor, row);
@@ -222,6 +227,30 @@ LOOP_TEST(whether_a_publisher_is_of_its_user_is_told_to_those_who_know_it, 0,
     (void)dlx_test_accept_offer(&sub);
     const Dlx__Wire__LinkOpen *open = dlx_test_expect(sub.fd, BODY(LINK_OPEN))->link_open;
     ck_assert_int_eq(open->same_user, minors[_i] >= SINCE);
+    dlx_test_recv_done();
+    dlx_test_publisher_deinit(&pub);
+}
+
+/* Fields 21 to 23 of LinkOpen. */
+LOOP_TEST(terms_of_a_publisher_are_told_to_those_who_know_them, 0, DLX_ARRAY_SIZE(minors))
+{
+    enum { SINCE = 9, DEPTH = 7 };
+    const bool knows = minors[_i] >= SINCE, latched = _i % 2;
+    auto_fd fd = connect_as(minors[_i]), other = dlx_test_hello(&dlx_test_stream_daemon, 10);
+    auto_test_subscription sub;
+    struct dlx_test_publisher pub;
+    Dlx__Wire__PublisherNew request = dlx_test_publisher_request("t");
+    request.depth = DEPTH;
+    request.latched = latched;
+    request.retain_for_ns = latched ? 0 : (uint64_t)SECOND;
+    dlx_test_publisher_new_from(&pub, other, &request);
+    dlx_test_publisher_ready(&pub);
+    dlx_test_subscribe(&sub, fd, "t", false);
+    (void)dlx_test_accept_offer(&sub);
+    const Dlx__Wire__LinkOpen *open = dlx_test_expect(sub.fd, BODY(LINK_OPEN))->link_open;
+    ck_assert_uint_eq(open->depth, knows ? DEPTH : 0);
+    ck_assert_int_eq(open->latched, knows && latched);
+    ck_assert_uint_eq(open->retain_for_ns, knows && !latched ? (uint64_t)SECOND : 0);
     dlx_test_recv_done();
     dlx_test_publisher_deinit(&pub);
 }
@@ -341,6 +370,20 @@ LOOP_TEST(an_older_client_may_not_use_groups_of_workers, 0, 5)
              "is of protocol 2.8, and this connection speaks 2.7");
 }
 
+LOOP_TEST(an_older_client_may_not_observe_nor_accept_what_is_not_reliable, 0, 2)
+{
+    int fd = connect_as(8);
+    if (_i == 0)
+        dlx_test_send(fd, BODY(OBSERVE), WIRE(observe, .topic = WIRE_TEXT("t"), .kinds = 3), 2);
+    else
+        dlx_test_send(fd, BODY(SUBSCRIBE),
+                      WIRE(subscribe, .topic = WIRE_TEXT("t"), .max_held = 1, .reliable = true,
+                           .accepts_unreliable = true),
+                      2);
+    contains(dlx_test_disconnected(fd, DLX_E_PROTOCOL),
+             "is of protocol 2.9, and this connection speaks 2.8");
+}
+
 LOOP_TEST(a_newer_client_may_say_more_in_hello, 0, DLX_ARRAY_SIZE(minors))
 {
     int fd = dlx_test_connect(&dlx_test_stream_daemon);
@@ -375,7 +418,7 @@ LOOP_TEST(the_hello_of_another_major_version_is_answered_whatever_it_says, 0, 2)
     const Dlx__Wire__Error *error = dlx_test_expect(fd, BODY(ERROR))->error;
     ck_assert_int_eq(error->code, DLX_E_VERSION);
     contains(error->text, "3.0 is not known");
-    contains(error->text, "knows 2.0 to 2.8");
+    contains(error->text, "knows 2.0 to 2.9");
     dlx_test_wait_readable(fd);
     ck_assert_int_eq(dlx__packet_recv_fds(fd, &packet), DLX_E_DISCONNECTED);
 }
@@ -555,6 +598,33 @@ LOOP_TEST(an_older_daemon_is_not_asked_for_work_queues, 0, 4)
     ck_assert_int_eq(n, 0);
 }
 
+static int make_observer(struct dlx_client *c, void *unused)
+{
+    struct dlx_observer *o = NULL;
+    (void)unused;
+    int r = dlx_observer_new(c, "t", NULL, &o);
+    dlx_observer_unref(o);
+    return r;
+}
+
+static int accept_unreliable(struct dlx_client *c, void *unused)
+{
+    struct dlx_subscription *s = NULL;
+    (void)unused;
+    int r = dlx_subscribe(c, "t", SUBSCRIBE(.reliable = true, .accepts_unreliable = true), &s);
+    dlx_subscription_unref(s);
+    return r;
+}
+
+LOOP_TEST(an_older_daemon_is_not_asked_for_observers_nor_for_links_of_both_kinds, 0, 2)
+{
+    char words[160];
+    (void)snprintf(words, sizeof words, "speaks protocol 2.8; %s needs 2.9: update dlpackd",
+                   _i == 0 ? "an observer" : "`accepts_unreliable`");
+    fails(ask_stand_in(8, 8, false, _i == 0 ? make_observer : accept_unreliable, NULL),
+          DLX_E_VERSION, words);
+}
+
 static int keep_link(const struct dlx_link_info *info, void *userdata)
 {
     *(struct dlx_link_info *)userdata = *info;
@@ -614,7 +684,7 @@ static int must_not_be_called(struct dlx_client *c, void *userdata)
 TEST(a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused)
 {
     fails(ask_stand_in(DLX_PROTO_MINOR + 1, DLX_PROTO_MINOR + 1, false, must_not_be_called, NULL),
-          DLX_E_PROTOCOL, "answers a client of protocol 2.8 with 2.9");
+          DLX_E_PROTOCOL, "answers a client of protocol 2.9 with 2.10");
 }
 
 TEST(a_field_of_a_daemon_that_the_library_does_not_know_is_a_violation)

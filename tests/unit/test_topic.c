@@ -182,3 +182,84 @@ int main(void)
 {
     return dlx_test_run_case(tcase_create("topic"));
 }
+
+/* Whether two patterns have a topic in common, and which one. */
+static const struct {
+    const char *a, *b, *common; /* NULL: none */
+} pairs[] = {
+    {"a", "a", "a"},
+    {"a", "b", NULL},
+    {"a", "a/b", NULL},
+    {"*", "a", "a"},
+    {"*", "a/b", NULL},
+    {"**", "a/b", "a/b"},
+    {"a/**", "a", NULL},
+    {"a/**", "a/b/c", "a/b/c"},
+    {"a/**", "*/b", "a/b"},
+    {"a/**", "b/**", NULL},
+    {"a/*/c", "a/b/*", "a/b/c"},
+    {"a/*/c", "a/*/d", NULL},
+    {"a/*", "*/b/c", NULL},
+    {"a*", "*b", "ab"},
+    {"a*", "b*", NULL},
+    {"*a", "*b", NULL},
+    {"a*c", "ab*", "abc"},
+    {"ab*", "a*", "ab"},
+    {"*ab", "*b", "ab"},
+    {"a*b*c", "*x*", "axbxc"},
+    {"a*a", "a", NULL},
+    {"a*a", "aa", "aa"},
+    {"a*/x", "*b/x", "ab/x"},
+    {"**", "**", "a"},
+};
+
+TEST(patterns_meet_if_a_topic_matches_both)
+{
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(pairs); i++) {
+        const char *a = pairs[i].a, *b = pairs[i].b, *common = pairs[i].common;
+        ck_assert_msg(dlx__patterns_meet(a, b) == (common != NULL), "%s and %s", a, b);
+        ck_assert_msg(dlx__patterns_meet(b, a) == (common != NULL), "%s and %s", b, a);
+        ck_assert(!common || (dlx__pattern_matches(a, common) && dlx__pattern_matches(b, common)));
+    }
+}
+
+/* Writes the strings of 1 to `size_max` of these letters that are accepted, and returns their
+ * number. */
+static size_t list_words(const char *letters, size_t size_max, int (*check)(const char *word),
+                         char (*ret)[8])
+{
+    size_t n = 0, base = strlen(letters);
+    for (size_t size = 1, n_codes = base; size <= size_max; size++, n_codes *= base) {
+        for (size_t code = 0; code < n_codes; code++) {
+            size_t rest = code;
+            for (size_t i = 0; i < size; i++, rest /= base)
+                ret[n][i] = letters[rest % base];
+            ret[n][size] = '\0';
+            n += check(ret[n]) == 0;
+        }
+    }
+    return n;
+}
+
+/* Every pattern of at most 4 letters with every other one: there is a topic of at most 6 letters
+ * that both match, or there is none. */
+TEST(patterns_meet_as_all_topics_say)
+{
+    static char words[400][8], topics[1200][8];
+    static bool matches[400][1200];
+    size_t n_patterns = list_words("ab*/", 4, dlx__pattern_check, words);
+    size_t n_topics = list_words("ab/", 6, dlx__topic_check, topics);
+    ck_assert(n_patterns > 150 && n_topics > 150);
+    for (size_t i = 0; i < n_patterns; i++)
+        for (size_t t = 0; t < n_topics; t++)
+            matches[i][t] = dlx__pattern_matches(words[i], topics[t]);
+    for (size_t i = 0; i < n_patterns; i++) {
+        for (size_t k = 0; k < n_patterns; k++) {
+            size_t t = 0;
+            while (t < n_topics && !(matches[i][t] && matches[k][t]))
+                t++;
+            ck_assert_msg(dlx__patterns_meet(words[i], words[k]) == (t < n_topics), "%s and %s",
+                          words[i], words[k]);
+        }
+    }
+}

@@ -347,7 +347,7 @@ A reliable subscriber needs a publisher that blocks.
   $ command dlxctl pub a $npy/f4.npy --hold >pub.out 2>&1 &
   $ wait_publisher a
   $ refused echo a --reliable --count 1 --timeout 30
-  dlxctl echo: subscription to a: subscriber dlxctl (pid N) asks for a reliable link to a, publisher dlxctl (pid N) drops its oldest messages: make it a publisher that blocks (on_full), or subscribe without `reliable`
+  dlxctl echo: subscription to a: subscriber dlxctl (pid N) asks for a reliable link to a, publisher dlxctl (pid N) drops its oldest messages: make it a publisher that blocks (on_full), or subscribe without `reliable`, or with `accepts_unreliable`
   [1]
 
 A file that cannot be written, and descriptors that are closed: nothing else may get their numbers.

@@ -128,7 +128,7 @@ ls and info. The subscriber comes second: beside its publisher, it may keep more
   daemon  ...
   socket  SOCKET
   found  by --socket or DLX_SOCKET
-  protocol  2.8
+  protocol  2.9
   clients  3 (this one included)
   topics  1
   publishers  1
