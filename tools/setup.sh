@@ -186,6 +186,11 @@ if [ -n "$audit" ]; then
     venv_package auditwheel 'auditwheel>=6,<7' 'to look at the wheel (make wheel-check)'
     venv_package abi3audit 'abi3audit<1' 'to look at the wheel (make wheel-check)'
 fi
+if [ -n "$cargo_wanted" ]; then
+    for package in mcap mcap-protobuf-support; do
+        venv_package "$package" "$package" 'to read what dlx-record writes (make check-rust)'
+    done
+fi
 if [ -n "$mutants" ]; then
     venv_package universalmutator 'universalmutator>=1.14,<2' 'to make mistakes (make mutants)'
 fi
@@ -197,7 +202,7 @@ if [ -n "$site" ]; then
 fi
 if [ -n "$interop" ]; then
     for package in ml_dtypes torch jax tensorflow-cpu onnxruntime pydlpack mpich mpi4py nanobind \
-        pyzmq ray eclipse-zenoh iceoryx2 tritonclient; do
+        pyzmq ray eclipse-zenoh iceoryx2 tritonclient rerun-sdk; do
         venv_package "${package%%>*}" "$package" \
             'to pass tensors to it (make check-interop, bench-python; some are large)'
     done

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Publishes what an MCAP file has.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use dlx_record::Result;
+use dlx_record::cli::{Stop, end};
+use dlx_record::player::{Options, play};
+
+/// Publish what a recording has, with the time between messages as it was.
+#[derive(Parser)]
+#[command(name = "dlx-play", version)]
+struct Args {
+    /// The recording
+    #[arg(value_name = "FILE")]
+    input: PathBuf,
+    /// Play only these topics, or patterns such as 'cam/*'
+    #[arg(short, long, value_name = "TOPIC", num_args = 1..)]
+    topics: Vec<String>,
+    /// Put in front of each topic, such as 'replay/'
+    #[arg(short, long, default_value = "", hide_default_value = true)]
+    prefix: String,
+    /// How much faster than it was; inf: as fast as possible
+    #[arg(long, default_value_t = 1.0, value_parser = rate)]
+    rate: f64,
+    /// Begin again at the end, until Ctrl-C
+    #[arg(short = 'l', long = "loop")]
+    repeats: bool,
+    /// Wait for reliable subscribers instead of dropping messages
+    #[arg(short, long)]
+    reliable: bool,
+    /// Wait for so many subscribers of a topic before its first message
+    #[arg(short, long, value_name = "SUBSCRIBERS", default_value_t = 0)]
+    wait: u32,
+    /// Socket of the daemon
+    #[arg(short, long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+fn rate(text: &str) -> std::result::Result<f64, String> {
+    let rate = text.parse::<f64>().map_err(|error| error.to_string())?;
+    if rate > 0.0 { Ok(rate) } else { Err("a rate is above 0".into()) }
+}
+
+fn run(args: Args) -> Result<()> {
+    let options = Options {
+        input: args.input,
+        topics: args.topics,
+        prefix: args.prefix,
+        rate: args.rate,
+        repeats: args.repeats,
+        reliable: args.reliable,
+        subscribers: args.wait,
+    };
+    let stop = Stop::on_signals()?;
+    let client = stop.connect(args.socket, "dlx-play")?;
+    let counts = play(&client, &options, &stop)?;
+    for (schema, n) in &counts.foreign {
+        eprintln!("dlx-play: {n} messages of schema {schema:?} were not played");
+    }
+    if let Some(why) = &counts.why {
+        eprintln!("dlx-play: {} messages were not played: {why}", counts.refused);
+    }
+    if let Some(why) = &counts.ends_early {
+        eprintln!("dlx-play: the end of {} is missing: {why}", options.input.display());
+    }
+    println!(
+        "{}: {} messages, at most {:.1} ms late",
+        options.input.display(),
+        counts.messages,
+        counts.late.as_secs_f64() * 1e3
+    );
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    end("dlx-play", run(Args::parse()))
+}

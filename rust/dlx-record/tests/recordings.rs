@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What dlx-record and dlx-play do, each test on a daemon of its own.
+
+#![allow(missing_docs, clippy::undocumented_unsafe_blocks)]
+
+#[allow(dead_code)]
+#[path = "../../dlpackd/tests/with_daemon/daemon.rs"]
+mod daemon;
+mod programs;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use daemon::{Daemon, PATIENCE};
+use dlx::{
+    Client, DType, Element, OnFull, PublishOptions, Publisher, PublisherOptions, Set,
+    SubscribeOptions,
+};
+use dlx_record::reader::{Recording, Summary};
+use dlx_record::schema::{Kind, Message, Record, Tensor};
+use programs::{Folder, Program, play, record, until};
+use prost::Message as _;
+
+/// Of a file that may not have begun yet.
+fn summary(path: &std::path::Path) -> Summary {
+    Recording::open(path).and_then(|recording| recording.summary()).unwrap_or_default()
+}
+
+/// A publisher that loses nothing.
+fn blocking(client: &Client, topic: &str) -> Publisher {
+    let options = PublisherOptions { on_full: OnFull::Block, ..Default::default() };
+    client.publisher_with(topic, &options).unwrap()
+}
+
+fn send<T: Element>(publisher: &Publisher, elements: &[T], shape: &[usize]) {
+    let mut loan = publisher.alloc::<T>(shape).unwrap();
+    loan.copy_from_slice(elements);
+    let options = PublishOptions { timeout: Some(PATIENCE), ..Default::default() };
+    publisher.publish_with(loan, &options).unwrap();
+}
+
+fn publish_one_of_each(client: &Client, recorder: &Program) -> u64 {
+    let publishers = ["a/image", "a/set", "b", "c"].map(|topic| blocking(client, topic));
+    for publisher in &publishers {
+        recorder.while_running(|| publisher.wait(1, Duration::from_millis(100)).is_ok());
+    }
+    let [images, sets, types, slices] = &publishers;
+    let pixels: Vec<u8> = (0..32 * 20 * 3).map(|i| i as u8).collect();
+    send(images, &pixels, &[32, 20, 3]);
+    let (mut x, mut y) = (sets.alloc::<f32>(&[2, 3]).unwrap(), sets.alloc::<i64>(&[]).unwrap());
+    x.copy_from_slice(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+    y.fill(-7);
+    let set = Set::new().tensor("x", x).tensor("größe", y).meta(*b"\x00\xffmeta");
+    sets.publish_set(set).unwrap();
+    let dtypes = ["bfloat16", "bool", "int4", "float8_e4m3fn", "complex64", "uint8x3"];
+    for dtype in dtypes {
+        let dtype: DType = dtype.parse().unwrap();
+        let mut loan = types.alloc_bytes(dtype, &[5, 1]).unwrap();
+        loan.fill(1);
+        types.publish(loan).unwrap();
+    }
+    send::<u16>(types, &[], &[3, 0]);
+    // a view that is not row-major
+    let tensor = dlx::ManagedTensor::from(slices.alloc::<i16>(&[2, 4]).unwrap());
+    unsafe {
+        let t = &mut (*tensor.as_raw()).dl_tensor;
+        std::slice::from_raw_parts_mut(t.data.cast::<i16>(), 8)
+            .copy_from_slice(&[0, 1, 2, 3, 4, 5, 6, 7]);
+        std::slice::from_raw_parts_mut(t.shape, 2).copy_from_slice(&[4, 2]);
+        std::slice::from_raw_parts_mut(t.strides, 2).copy_from_slice(&[1, 4]);
+    }
+    slices.publish(tensor).unwrap();
+    3 + dtypes.len() as u64 + 1
+}
+
+fn what_a_recording_has(path: &std::path::Path) -> Vec<(String, Vec<String>)> {
+    let recording = Recording::open(path).unwrap();
+    let entries = recording.entries().unwrap().map(|entry| {
+        let entry = entry.unwrap();
+        let record = entry.record().unwrap();
+        let mut words: Vec<String> = record
+            .contents()
+            .unwrap()
+            .iter()
+            .map(|c| format!("{} {} {:?} {:?}", c.name, c.dtype, c.shape, c.data))
+            .collect();
+        words.push(format!("{:?}", record.origin().unwrap().meta));
+        (entry.channel.topic.clone(), words)
+    });
+    let mut all: Vec<_> = entries.collect();
+    all.sort(); // topics come in any order
+    all
+}
+
+#[test]
+fn tensors_sets_names_and_metadata_come_back_as_they_were() {
+    let (daemon, folder) = (Daemon::start(), Folder::new());
+    let (first, second) = (folder.path("first.mcap"), folder.path("second.mcap"));
+    let recorder = record(&daemon, &["a/*", "b", "c", "-r", "-o"], &first);
+    let n = publish_one_of_each(&daemon.connect(), &recorder);
+    let said = recorder.stop_when(|| summary(&first).topics.len() == 4);
+    assert!(said.contains(&format!("{n} messages")), "{said}");
+
+    for compression in ["lz4", "zstd"] {
+        let n = n.to_string();
+        let args = ["**", "-r", "-f", "-n", &n, "-c", compression, "-o"];
+        let recorder = record(&daemon, &args, &second);
+        let said = play(&daemon, &first, &["-r", "--wait=1", "--rate=inf"]).wait();
+        assert!(said.contains(&format!("{n} messages")), "{said}");
+        recorder.wait();
+        assert_eq!(what_a_recording_has(&first), what_a_recording_has(&second));
+        let bytes = fs::read(&second).unwrap();
+        assert!(bytes.windows(compression.len()).any(|w| w == compression.as_bytes()));
+    }
+    let has = what_a_recording_has(&first);
+    assert!(has.iter().any(|(topic, words)| topic == "c"
+        && words[0] == " int16 [4, 2] [0, 0, 4, 0, 1, 0, 5, 0, 2, 0, 6, 0, 3, 0, 7, 0]"));
+    let kinds: Vec<_> = summary(&first).topics.into_keys().collect();
+    assert_eq!(kinds[0], ("a/image".into(), "foxglove.RawImage".into()));
+    assert_eq!(kinds[1], ("a/set".into(), "dlx.Message".into()));
+}
+
+#[test]
+fn recording_of_a_killed_recorder_lacks_at_most_the_last_second() {
+    let (daemon, folder) = (Daemon::start(), Folder::new());
+    let (client, path) = (daemon.connect(), folder.path("killed.mcap"));
+    let publisher = blocking(&client, "t");
+    let recorder = record(&daemon, &["t", "-r", "-o"], &path);
+    recorder.while_running(|| publisher.wait(1, Duration::from_millis(100)).is_ok());
+    for i in 0..100 {
+        send(&publisher, &[i; 1000], &[1000]);
+    }
+    // Its chunk is completed by the time alone.
+    until(|| summary(&path).topics.values().any(|topic| topic.messages == 100));
+    send(&publisher, &[100], &[1]);
+    recorder.kill();
+
+    let topic = summary(&path).topics.into_values().next().unwrap();
+    assert!((100..=101).contains(&topic.messages) && topic.missed == 0);
+    assert!(summary(&path).ends_early.is_some());
+    let said = play(&daemon, &path, &["--rate=inf"]).wait();
+    assert!(said.contains(&format!("{} messages", topic.messages)), "{said}");
+    assert!(said.contains("the end of"), "{said}");
+}
+
+/// A recording of 200 messages of `n` numbers.
+fn sample(folder: &Folder, n: usize) -> Vec<u8> {
+    let daemon = Daemon::start();
+    let path = folder.path("sample.mcap");
+    let publisher = blocking(&daemon.connect(), "t");
+    let recorder = record(&daemon, &["t", "-r", "-n", "200", "-o"], &path);
+    recorder.while_running(|| publisher.wait(1, Duration::from_millis(100)).is_ok());
+    for i in 0..200_u32 {
+        send(&publisher, &vec![i; n], &[n]);
+    }
+    recorder.wait();
+    fs::read(path).unwrap()
+}
+
+#[test]
+fn truncated_file_is_read_up_to_its_last_whole_chunk() {
+    let folder = Folder::new();
+    let (whole, path) = (sample(&folder, 25_000), folder.path("cut.mcap"));
+    let mut before = 0;
+    for i in 0..=100 {
+        fs::write(&path, &whole[..whole.len() * i / 100]).unwrap();
+        let Ok(recording) = Recording::open(&path) else {
+            assert_eq!(i, 0);
+            continue;
+        };
+        let summary = recording.summary().unwrap();
+        let n = summary.topics.values().map(|topic| topic.messages).sum();
+        assert!(n >= before && summary.topics.values().all(|topic| topic.invalid == 0));
+        assert_eq!(summary.ends_early.is_some(), i < 100, "{i} %");
+        before = n;
+    }
+    assert_eq!(before, 200);
+}
+
+#[test]
+fn damaged_file_is_no_reason_to_crash() {
+    let folder = Folder::new();
+    let (whole, path) = (sample(&folder, 100), folder.path("damaged.mcap"));
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64; // xorshift
+    let mut next = |n: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random as usize % n
+    };
+    let (head, tail) = (4096, whole.len() - 4096);
+    let mut n_damaged = 0;
+    for i in 0..300 {
+        let mut bytes = whole.clone();
+        let at = match i % 3 {
+            0 => 8 + next(head - 8),
+            1 => tail + next(4096),
+            _ => next(whole.len()),
+        };
+        bytes[at] ^= 1 << next(8);
+        fs::write(&path, &bytes).unwrap();
+        let Ok(recording) = Recording::open(&path) else { continue };
+        let Ok(summary) = recording.summary() else {
+            n_damaged += 1;
+            continue;
+        };
+        n_damaged += u32::from(
+            summary.ends_early.is_some() || summary.topics.values().any(|t| t.invalid > 0),
+        );
+    }
+    assert!(n_damaged > 0); // what lies outside of chunks has no checksum
+}
+
+#[test]
+fn recorder_that_stops_for_a_while_counts_what_it_missed() {
+    let (daemon, folder) = (Daemon::start(), Folder::new());
+    let (client, path) = (daemon.connect(), folder.path("missed.mcap"));
+    let publisher = client.publisher("t").unwrap(); // drops
+    let recorder = record(&daemon, &["t", "-n", "301", "-o"], &path);
+    recorder.while_running(|| publisher.wait(1, Duration::from_millis(100)).is_ok());
+    recorder.signal(libc::SIGSTOP);
+    for i in 0..1000_u32 {
+        send(&publisher, &[i], &[1]);
+    }
+    recorder.signal(libc::SIGCONT);
+    let mut n = 1000;
+    while !recorder.has_ended() {
+        send(&publisher, &[n], &[1]);
+        n += 1;
+        std::thread::yield_now();
+    }
+    let said = recorder.wait();
+    let topic = summary(&path).topics.into_values().next().unwrap();
+    assert_eq!(topic.messages, 301);
+    assert!(topic.missed > 0 && !said.contains(" 0 missed"), "{said}");
+    let recording = Recording::open(&path).unwrap();
+    let last = recording.entries().unwrap().last().unwrap().unwrap().record().unwrap();
+    assert_eq!(last.origin().unwrap().seq, topic.messages + topic.missed);
+}
+
+#[test]
+fn disk_that_is_full_ends_a_recording_that_can_be_read() {
+    let (daemon, folder) = (Daemon::start(), Folder::new());
+    let (client, path) = (daemon.connect(), folder.path("full.mcap"));
+    let publisher = client.publisher("t").unwrap();
+    let recorder = programs::record_limited(&daemon, &["t", "-o"], &path, 20 << 20);
+    recorder.while_running(|| publisher.wait(1, Duration::from_millis(100)).is_ok());
+    while !recorder.has_ended() {
+        let mut loan = publisher.alloc::<u8>(&[1 << 20]).unwrap();
+        loan.fill(1);
+        publisher.publish(loan).unwrap();
+    }
+    let (status, said) = recorder.end();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("full.mcap: File too large") && said.contains("can be read"), "{said}");
+    let summary = summary(&path);
+    assert!(summary.topics.values().next().unwrap().messages >= 8, "{summary:?}");
+    assert!(summary.ends_early.is_some());
+}
+
+#[test]
+fn replay_keeps_the_time_between_messages_and_chooses_topics() {
+    let (daemon, folder) = (Daemon::start(), Folder::new());
+    let (client, path) = (daemon.connect(), folder.path("time.mcap"));
+    let publishers = ["x/a", "x/b", "y"].map(|topic| blocking(&client, topic));
+    let recorder = record(&daemon, &["**", "-r", "-n", "9", "-o"], &path);
+    for publisher in &publishers {
+        recorder.while_running(|| publisher.wait(1, Duration::from_millis(100)).is_ok());
+    }
+    for i in 0..3_u64 {
+        for publisher in &publishers {
+            let options = PublishOptions {
+                monotonic_ns: Some(1_000_000_000 + i * 40_000_000),
+                ..Default::default()
+            };
+            let mut loan = publisher.alloc::<u64>(&[1]).unwrap();
+            loan.fill(i);
+            publisher.publish_with(loan, &options).unwrap();
+        }
+    }
+    recorder.wait();
+    drop(publishers);
+
+    let options = SubscribeOptions { reliable: true, ..Default::default() };
+    let subscription = client.subscribe_with("replay/**", &options).unwrap();
+    let args = ["--topics", "x/*", "--prefix=replay/", "--rate=2", "-r", "--wait=1"];
+    let player = play(&daemon, &path, &args);
+    let mut times = Vec::new();
+    for _ in 0..6 {
+        let message = subscription.take_timeout(PATIENCE).unwrap();
+        assert!(message.topic().starts_with("replay/x/"));
+        times.push((message.slice::<u64>(0).unwrap()[0], message.monotonic_ns()));
+    }
+    let said = player.wait();
+    assert!(said.contains("6 messages"), "{said}");
+    let first = times[0].1;
+    for (i, time) in times {
+        assert!(time - first + 1_000_000 >= i * 20_000_000, "{i} came too early");
+    }
+}
+
+#[test]
+fn replay_repeats_until_it_is_stopped() {
+    let (daemon, folder) = (Daemon::start(), Folder::new());
+    let path = folder.path("loop.mcap");
+    let client = daemon.connect();
+    {
+        let publisher = blocking(&client, "t");
+        let recorder = record(&daemon, &["t", "-r", "-n", "2", "-o"], &path);
+        recorder.while_running(|| publisher.wait(1, Duration::from_millis(100)).is_ok());
+        send(&publisher, &[1_u8], &[1]);
+        send(&publisher, &[2_u8], &[1]);
+        recorder.wait();
+    }
+    let options = SubscribeOptions { reliable: true, ..Default::default() };
+    let subscription = client.subscribe_with("t", &options).unwrap();
+    let player = play(&daemon, &path, &["--loop", "-r", "--wait=1"]);
+    for i in 0..10 {
+        let message = subscription.take_timeout(PATIENCE).unwrap();
+        assert_eq!(message.slice::<u8>(0).unwrap(), [1 + i % 2]);
+    }
+    player.signal(libc::SIGINT); // also while it waits for the subscriber
+    let (status, said) = player.end();
+    assert!(status.success() && status.signal().is_none(), "{status} {said}");
+}
+
+#[test]
+fn messages_of_other_programs_are_counted_and_lies_refused() {
+    let (daemon, folder) = (Daemon::start(), Folder::new());
+    let path = folder.path("foreign.mcap");
+    let file = fs::File::create(&path).unwrap();
+    let mut mcap = mcap::Writer::new(std::io::BufWriter::new(file)).unwrap();
+    let foreign = mcap.add_schema("std_msgs/String", "ros1msg", b"string data").unwrap();
+    let ours = mcap.add_schema(Kind::Message.name(), "protobuf", b"").unwrap();
+    let record = |n_bytes| {
+        let data = vec![0; n_bytes].into();
+        let tensor = Tensor { dtype: "float32".into(), shape: vec![2], data, ..Default::default() };
+        Message { tensors: vec![tensor], ..Default::default() }.encode_to_vec()
+    };
+    let messages = [
+        (foreign, "/chatter", b"hello".to_vec()),
+        (ours, "/good", record(8)),
+        (ours, "/lie", record(7)),
+        (ours, "/bad name", record(8)),
+        (ours, "/none", Message::default().encode_to_vec()),
+        (ours, "/garbage", vec![0xff; 9]),
+    ];
+    for (i, (schema, topic, data)) in messages.into_iter().enumerate() {
+        let channel_id = mcap.add_channel(schema, topic, "protobuf", &Default::default()).unwrap();
+        let header = mcap::records::MessageHeader {
+            channel_id,
+            sequence: i as u32,
+            log_time: 1,
+            publish_time: 1,
+        };
+        mcap.write_to_known_channel(&header, &data).unwrap();
+    }
+    mcap.finish().unwrap();
+    let subscription = daemon.connect().subscribe("good").unwrap();
+    let said = play(&daemon, &path, &[]).wait();
+    assert!(said.contains("1 messages of schema \"std_msgs/String\" were not played"), "{said}");
+    assert!(said.contains("4 messages were not played: /lie: a tensor of shape [2]"), "{said}");
+    assert_eq!(subscription.take_timeout(PATIENCE).unwrap().slice::<f32>(0).unwrap().len(), 2);
+    let recording = Recording::open(&path).unwrap();
+    let n = recording.entries().unwrap().filter(|e| e.as_ref().unwrap().kind().is_none()).count();
+    assert_eq!(n, 1);
+    assert!(matches!(Record::decode(Kind::Message, record(8).into()), Ok(Record::Message(_))));
+}
+
+#[test]
+fn wrong_arguments_are_refused_in_words() {
+    let (daemon, folder) = (Daemon::start(), Folder::new());
+    let path = folder.path("there.mcap");
+    fs::write(&path, "text").unwrap();
+    for (program, words) in [
+        (record(&daemon, &["t", "-o"], &path), "exists: name another file, or say --force"),
+        (record(&daemon, &["a b", "-o"], &folder.path("new")), "topic"),
+        (record(&daemon, &["t", "--duration=-1", "-o"], &folder.path("new")), "negative"),
+        (play(&daemon, &path, &[]), "there.mcap: no MCAP file"),
+        (play(&daemon, &folder.path("absent"), &[]), "No such file"),
+        (play(&daemon, &path, &["--rate=0"]), "a rate is above 0"),
+    ] {
+        let (status, said) = program.end();
+        assert!(!status.success() && said.contains(words), "{words}: {said}");
+    }
+    assert!(!folder.path("new").exists());
+}
