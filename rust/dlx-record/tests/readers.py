@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads a recording by the mcap of PyPI, and by rerun-sdk where that is installed.
 
-    readers.py DLX-RECORD    with the package dlx and its daemon in the environment
+readers.py DLX-RECORD    with the package dlx and its daemon in the environment
 """
 
 import importlib.util
