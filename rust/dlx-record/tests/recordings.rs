@@ -284,7 +284,8 @@ fn replay_keeps_the_time_between_messages_and_chooses_topics() {
 
     let options = SubscribeOptions { reliable: true, ..Default::default() };
     let subscription = client.subscribe_with("replay/**", &options).unwrap();
-    let args = ["--topics", "x/*", "--prefix=replay/", "--rate=2", "-r", "--wait=1"];
+    let args =
+        ["--topics", "x/a", "--topics", "*/b", "--prefix=replay/", "--rate=2", "-r", "--wait=1"];
     let player = play(&daemon, &path, &args);
     let mut times = Vec::new();
     for _ in 0..6 {

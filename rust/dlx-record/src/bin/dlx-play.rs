@@ -16,8 +16,8 @@ struct Args {
     /// The recording
     #[arg(value_name = "FILE")]
     input: PathBuf,
-    /// Play only these topics, or patterns such as 'cam/*'
-    #[arg(short, long, value_name = "TOPIC", num_args = 1..)]
+    /// Play only this topic, or those of a pattern such as 'cam/*'; may be given several times
+    #[arg(short, long, value_name = "TOPIC")]
     topics: Vec<String>,
     /// Put in front of each topic, such as 'replay/'
     #[arg(short, long, default_value = "", hide_default_value = true)]
