@@ -3,6 +3,7 @@
 /* The program: the table of commands, and the command line before the name of one. */
 
 #include "cli/cli.h"
+#include "cli/external.h"
 #include "cli/npz.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -38,6 +39,7 @@ static const struct command {
 struct global {
     char *const *words; /* the command and what follows it */
     const struct command *command;
+    char *program; /* of a command that is a program of its own; else NULL */
 };
 
 static const struct command *find_command(const char *name)
@@ -105,9 +107,19 @@ static void fail_unknown_command(const struct argp_state *state, const char *wor
 static void global_check(void *into, struct argp_state *state)
 {
     struct global *g = into;
-    g->command = find_command(g->words[0]);
-    if (!g->command)
-        fail_unknown_command(state, g->words[0]);
+    const char *word = g->words[0];
+    g->command = find_command(word);
+    g->program = g->command ? NULL : cli_external_find(word);
+    if (g->command || g->program)
+        return;
+    const struct cli_external *known = cli_external_known(word);
+    if (known)
+        argp_failure(state, CLI_FAILURE, 0,
+                     "'%s' is a program of its own, and is not installed: install the package %s, "
+                     "or put dlxctl-%s or dlx-%s into a folder of $PATH",
+                     word, known->package, word, word);
+    else
+        fail_unknown_command(state, word);
 }
 
 /* The list of commands stands where argp puts the text before the options. */
@@ -124,6 +136,9 @@ static char *global_help(int key, const char *text, void *input)
     fprintf(file, "%s\n\nCommands:\n", text);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         fprintf(file, "  %-6s %s\n", commands[i].name, commands[i].help);
+    fprintf(file, "\nPrograms of their own, which other packages have:\n");
+    for (size_t i = 0; i < cli_n_externals; i++)
+        fprintf(file, "  %-6s %s\n", cli_externals[i].name, cli_externals[i].help);
     fprintf(file, "\n" DLXCTL " COMMAND --help shows the options of a command.\n");
     (void)fclose(file);
     return help;
@@ -154,6 +169,12 @@ static int run(int argc, char **argv)
     if (cli_parse(&cli, &line, argc, argv, &g) != CLI_OK)
         return CLI_FAILURE;
 
+    if (g.program) {
+        cli.command = g.words[0];
+        int failed = cli_external_run(&cli, g.program, g.words);
+        free(g.program);
+        return failed;
+    }
     char name[64];
     (void)snprintf(name, sizeof name, DLXCTL " %s", g.command->name);
     int first = (int)(g.words - argv);

@@ -134,6 +134,8 @@ questions() {
     done
     lacks 'dlxctl l' info
     offers 'dlxctl --json l' ls
+    offers 'dlxctl ' record play bridge
+    offers 'dlxctl play a' a_file
     lacks 'dlxctl info ' ls
     offers 'dlxctl info cam/' cam/front cam/rear
     lacks 'dlxctl info cam/' weights

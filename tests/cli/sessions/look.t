@@ -170,6 +170,11 @@ The help of each command, and the version.
     queue  show work queues, and who works on what
     quota  show what users use of the daemon, and may have
   
+  Programs of their own, which other packages have:
+    record record messages in an MCAP file
+    play  publish the messages of an MCAP file
+    bridge exchange messages with other machines, by zenoh
+  
   dlxctl COMMAND --help shows the options of a command.
   
     -j, --json  Print JSON
