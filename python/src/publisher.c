@@ -138,6 +138,17 @@ static PyObject *get_timeout(PyObject *self, void *closure)
     return PyFloat_FromDouble(p->waits ? (double)p->timeout_ns / 1e9 : 0);
 }
 
+static PyObject *get_id(PyObject *self, void *closure)
+{
+    struct dlxpy_publisher *p = cast(self);
+    (void)closure;
+    if (dlxpy_handle_enter(&p->handle) < 0)
+        return NULL;
+    uint64_t id = dlx_publisher_id(p->handle.of.publisher);
+    dlxpy_handle_leave(&p->handle);
+    return PyLong_FromUnsignedLongLong(id);
+}
+
 PyDoc_STRVAR(stats_doc,
              "stats($self, /)\n"
              "--\n"
@@ -218,6 +229,10 @@ static PyMethodDef methods[] = {
 
 static PyGetSetDef getset[] = {
     {"topic", dlxpy_handle_topic, NULL, "The topic.", NULL},
+    {"id", get_id, NULL,
+     "The id, as messages and lists have it in `publisher`. It is another one after a\n"
+     "\"reconnected\" event.",
+     NULL},
     {"timeout", get_timeout, NULL, "Seconds that publish() waits; None: without a limit.", NULL},
     {"closed", dlxpy_handle_is_closed, NULL, "True if closed.", NULL},
     {0},

@@ -81,6 +81,18 @@ def test_numbers_of_numpy_are_numbers(pair, c):
     assert len(c.links(np.uint64(found["publisher"]))) == 1
 
 
+def test_a_publisher_has_the_id_that_messages_and_lists_have(pair, c):
+    pub, sub = pair
+    pub.publish(b"x")
+    (found,) = c.publishers("cam/front")
+    assert pub.id == sub.take().publisher == found["publisher"]
+    with pytest.raises(AttributeError):
+        pub.id = 1
+    pub.close()
+    with pytest.raises(dlx.Closed, match="publisher of cam/front is closed"):
+        pub.id  # noqa: B018
+
+
 def test_a_tensor_that_arrays_were_made_of_is_copied_and_strict_refuses(pair):
     pub, sub = pair
     x = pub.zeros(5, "int32")
