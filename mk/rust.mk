@@ -7,9 +7,9 @@ CARGO ?= cargo
 RUST_ENV = DLX_BUILD='$(BUILD_ABS)' CARGO_TARGET_DIR='$(BUILD_ABS)/rust' CARGO='$(CARGO)' \
     LD_LIBRARY_PATH='$(BUILD_ABS)'
 
-RUST_PROGRAMS := dlx-record dlx-play
+RUST_PROGRAMS := dlx-record dlx-play dlx-bridge
 
-.PHONY: rust check-rust install-rust
+.PHONY: rust check-rust check-bridge install-rust
 rust: $(LIB_BIN) ## build the Rust crates in build/rust (cargo 1.89 or later)
 	@tools/setup.sh --rust
 	+$(Q)cd rust && env $(RUST_ENV) \
@@ -20,7 +20,14 @@ check-rust: ## the tests of the Rust crates, and what their linters say
 	+@$(SUBMAKE) all python conformance-programs
 	+@$(RUN_ENV) $(RUST_ENV) tools/check-rust
 
-install-rust: $(LIB_BIN) ## install dlx-record and dlx-play under PREFIX, after `make install`
+# Among them are those in which a link is down, which take network namespaces, and so root.
+check-bridge: ## all tests of dlx-bridge, for a minute or two (as root)
+	@tools/setup.sh --rust
+	+@$(SUBMAKE) all
+	+$(Q)cd rust && env $(RUST_ENV) \
+	    $(CARGO) test --locked --package dlx-bridge -- --include-ignored --test-threads=3
+
+install-rust: $(LIB_BIN) ## install the Rust programs under PREFIX, after `make install`
 	@tools/setup.sh --rust
 	+$(Q)cd rust && env $(RUST_ENV) $(CARGO) build --locked --release $(RUST_PROGRAMS:%=--bin %)
 	for p in $(RUST_PROGRAMS); do \

@@ -35,8 +35,9 @@ shells=(zsh fish)
 peers=(iceoryx libiceoryx-binding-c-dev libzmq3-dev libgrpc++-dev libprotobuf-dev
     protobuf-compiler-grpc clang)
 # What builds the crates in rust/: clang's library reads the C headers. Debian's own rustc is too
-# old, but these are not; they conflict with it, and with what rustup has installed by apt.
-rust=(clang pkg-config)
+# old, but these are not; they conflict with it, and with what rustup has installed by apt. The
+# tests of dlx-bridge make network namespaces and certificates.
+rust=(clang pkg-config iproute2 openssl)
 cargo=(cargo-web rustc-web rustfmt-web rust-web-clippy)
 cargo_min=1.89
 # Headers of AMD's runtime: the HIP backend is left out of a build without them.

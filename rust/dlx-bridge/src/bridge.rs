@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The bridge: one thread that knows which topics there are, here and elsewhere, and one thread for
+//! each flow.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use dlx::Client;
+
+use crate::config::Config;
+use crate::export::{self, Export};
+use crate::flow::Want;
+use crate::import::{self, Import, Inbox};
+use crate::mailbox::Mailbox;
+use crate::metrics::Metrics;
+use crate::offer::Offer;
+use crate::path::{DataPath, Listener, Received};
+use crate::wire::Frame;
+use crate::{Every, lock, say};
+
+/// How often the daemon is asked which topics it has.
+const SCAN: Duration = Duration::from_millis(250);
+/// A topic without a publisher has ended after so long: a program may have been restarted.
+const GRACE: Duration = Duration::from_secs(1);
+/// Most things that the bridge's own thread may have to do. What does not fit is said again.
+const MAX_TASKS: usize = 4096;
+
+/// What all threads know.
+pub struct Shared {
+    pub config: Config,
+    pub client: Client,
+    pub path: Arc<dyn DataPath>,
+    pub metrics: Arc<Metrics>,
+    /// A random number of this process.
+    pub instance: u64,
+    stopping: Arc<AtomicBool>,
+    complaints: Mutex<Every>,
+}
+
+impl Shared {
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// A peer sent what cannot be.
+    pub fn complain(&self, host: &str, topic: &str, why: &str) {
+        self.metrics.bad_frames.add(1);
+        if lock(&self.complaints).is_due() {
+            say(format_args!("{host} sent a bad frame of {topic:?}, which is dropped: {why}"));
+        }
+    }
+}
+
+/// A host and a topic of it, or for it.
+type Key = (String, String);
+
+/// What the bridge's own thread has to do.
+enum Task {
+    /// A want that no flow is there for.
+    Want(Key, Want),
+    Offer {
+        host: String,
+        instance: u64,
+        offer: Offer,
+        is_there: bool,
+    },
+}
+
+/// Finds the flow that a frame is for.
+struct Switch {
+    shared: Arc<Shared>,
+    tasks: Arc<Mailbox<Task>>,
+    n_tasks: std::sync::atomic::AtomicUsize,
+    exports: Mutex<HashMap<Key, Arc<Mailbox<export::Event>>>>,
+    imports: Mutex<HashMap<Key, Arc<Inbox>>>,
+}
+
+impl Switch {
+    fn add_task(&self, task: Task) -> bool {
+        if self.n_tasks.fetch_add(1, Ordering::Relaxed) >= MAX_TASKS {
+            self.n_tasks.fetch_sub(1, Ordering::Relaxed);
+            return false;
+        }
+        self.tasks.push(task);
+        true
+    }
+}
+
+impl Listener for Switch {
+    fn on_frame(&self, host: &str, received: Received) {
+        let (topic, frame, header) = match Frame::parse(&received.start, received.total) {
+            Ok(parsed) => parsed,
+            Err(e) => return self.shared.complain(host, "?", &e.0),
+        };
+        let key = (host.to_string(), topic);
+        if let Frame::Want(want) = frame {
+            match lock(&self.exports).get(&key) {
+                Some(flow) => flow.push(export::Event::Want(want)),
+                None => _ = self.add_task(Task::Want(key, want)), // a want is repeated
+            }
+            return;
+        }
+        let inbox = lock(&self.imports).get(&key).cloned();
+        if let Some(inbox) = inbox
+            && !inbox.push(frame, received, header)
+        {
+            self.shared.complain(host, &key.1, "it has sent more than its credits allow");
+        }
+    }
+
+    fn on_offer(&self, host: &str, offer: &str, is_there: bool) {
+        let Some((instance, offer)) = Offer::parse(offer) else {
+            return self.shared.complain(host, offer, "it is no offer of a topic");
+        };
+        let host = host.to_string();
+        if !self.add_task(Task::Offer { host, instance, offer, is_there }) && is_there {
+            say(format_args!("more than {MAX_TASKS} topics come at once: some are passed over"));
+        }
+    }
+}
+
+/// A topic that another host offers.
+struct Known {
+    instance: u64,
+    offer: Offer,
+    inbox: Arc<Inbox>,
+    thread: JoinHandle<()>,
+}
+
+/// A topic that is offered to others.
+struct Offered {
+    offer: Offer,
+    /// Offers it as long as it is there.
+    _token: Box<dyn Send>,
+    /// Since when it has no publisher.
+    gone: Option<Instant>,
+}
+
+/// The bridge's own thread.
+pub struct Bridge {
+    shared: Arc<Shared>,
+    switch: Arc<Switch>,
+    offered: BTreeMap<String, Offered>,
+    exports: Vec<(Key, JoinHandle<()>)>,
+    known: HashMap<Key, Known>,
+    /// What was said once.
+    said: HashSet<String>,
+    troubles: Every,
+}
+
+impl Bridge {
+    pub fn new(
+        config: Config,
+        client: Client,
+        path: Arc<dyn DataPath>,
+        metrics: Arc<Metrics>,
+        stopping: Arc<AtomicBool>,
+    ) -> std::io::Result<Bridge> {
+        let shared = Arc::new(Shared {
+            config,
+            client,
+            path,
+            metrics,
+            instance: random(),
+            stopping,
+            complaints: Mutex::default(),
+        });
+        let switch = Arc::new(Switch {
+            shared: shared.clone(),
+            tasks: Mailbox::new()?,
+            n_tasks: Default::default(),
+            exports: Mutex::default(),
+            imports: Mutex::default(),
+        });
+        Ok(Bridge {
+            shared,
+            switch,
+            offered: BTreeMap::new(),
+            exports: Vec::new(),
+            known: HashMap::new(),
+            said: HashSet::new(),
+            troubles: Every::default(),
+        })
+    }
+
+    pub fn listener(&self) -> Arc<dyn Listener> {
+        self.switch.clone()
+    }
+
+    /// Runs until the process is to end.
+    pub fn run(mut self) {
+        let mut scanned: Option<Instant> = None;
+        while !self.shared.is_stopping() {
+            if scanned.is_none_or(|at| at.elapsed() >= SCAN) {
+                scanned = Some(Instant::now());
+                if let Err(e) = self.scan()
+                    && !self.shared.is_stopping()
+                    && self.troubles.is_due()
+                {
+                    say(format_args!("the topics of the daemon are not known: {e}"));
+                }
+                self.collect();
+            }
+            self.switch.tasks.wait(None, SCAN);
+            while let Some(task) = self.switch.tasks.pop() {
+                self.switch.n_tasks.fetch_sub(1, Ordering::Relaxed);
+                match task {
+                    Task::Want(key, want) => self.on_want(key, want),
+                    Task::Offer { host, instance, offer, is_there } => {
+                        self.on_offer(host, instance, offer, is_there);
+                    }
+                }
+            }
+        }
+        self.offered.clear();
+        let flows = self.exports.into_iter().map(|(_, thread)| thread);
+        for thread in flows.chain(self.known.into_values().map(|known| known.thread)) {
+            let _ = thread.join(); // a panic was reported
+        }
+    }
+
+    // ---- what is here -----------------------------------------------------------------------
+
+    fn scan(&mut self) -> dlx::Result<()> {
+        if self.shared.config.export.is_empty() {
+            return Ok(());
+        }
+        let publishers = self.shared.client.publishers(None)?;
+        let services: HashSet<String> = self
+            .shared
+            .client
+            .groups(None)?
+            .into_iter()
+            .filter(|group| group.name == "service" && group.declared)
+            .map(|group| group.topic)
+            .collect();
+        let mut offers = BTreeMap::new();
+        for publishers in publishers.chunk_by(|a, b| a.topic == b.topic) {
+            let Some(offer) = Offer::of(publishers) else { continue };
+            if !self.shared.config.exports(&offer.topic) {
+                continue;
+            }
+            if services.contains(&offer.topic) {
+                if self.said.insert(offer.topic.clone()) {
+                    say(format_args!(
+                        "{} is a service and is not exported: work queues and calls end at the \
+                         machine",
+                        offer.topic
+                    ));
+                }
+                continue;
+            }
+            offers.insert(offer.topic.clone(), offer);
+        }
+        let topics: Vec<_> = self.offered.keys().cloned().collect();
+        for topic in topics {
+            let offered = self.offered.get_mut(&topic).expect("it is there");
+            match offers.remove(&topic) {
+                Some(offer) if offer == offered.offer => offered.gone = None,
+                Some(offer) => self.offer(offer),
+                None => {
+                    if offered.gone.get_or_insert_with(Instant::now).elapsed() > GRACE {
+                        self.offered.remove(&topic);
+                        for (key, flow) in lock(&self.switch.exports).iter() {
+                            if key.1 == topic {
+                                flow.push(export::Event::Gone);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        for offer in offers.into_values() {
+            self.offer(offer);
+        }
+        Ok(())
+    }
+
+    /// Offers a topic, instead of what it was offered as before.
+    fn offer(&mut self, offer: Offer) {
+        match self.shared.path.offer(&offer.encode(self.shared.instance)) {
+            Ok(token) => {
+                let offered = Offered { offer: offer.clone(), _token: token, gone: None };
+                self.offered.insert(offer.topic, offered);
+            }
+            Err(e) if self.troubles.is_due() => {
+                say(format_args!("{} could not be offered: {e}", offer.topic));
+            }
+            Err(_) => (),
+        }
+    }
+
+    fn on_want(&mut self, key: Key, want: Want) {
+        if let Some(flow) = lock(&self.switch.exports).get(&key) {
+            flow.push(export::Event::Want(want));
+            return;
+        }
+        if want.close {
+            return;
+        }
+        let Some(offered) = self.offered.get(&key.1) else { return };
+        let offer = offered.offer.clone();
+        let (shared, host) = (self.shared.clone(), key.0.clone());
+        let flow = match Mailbox::new() {
+            Ok(flow) => flow,
+            Err(e) => return say(format_args!("{}: no flow to {host}: {e}", key.1)),
+        };
+        flow.push(export::Event::Want(want));
+        let (switch, mailbox, own) = (self.switch.clone(), flow.clone(), key.clone());
+        let thread = thread::Builder::new().name("export".into()).spawn(move || {
+            Export::new(shared, &host, offer, mailbox).run();
+            lock(&switch.exports).remove(&own);
+        });
+        match thread {
+            Ok(thread) => {
+                // The thread may have ended already; then collect() takes its entry away.
+                lock(&self.switch.exports).insert(key.clone(), flow);
+                self.exports.push((key, thread));
+            }
+            Err(e) => say(format_args!("{}: no thread for its flow to {}: {e}", key.1, key.0)),
+        }
+    }
+
+    // ---- what is elsewhere ------------------------------------------------------------------
+
+    fn on_offer(&mut self, host: String, instance: u64, offer: Offer, is_there: bool) {
+        if host == self.shared.config.host {
+            if instance != self.shared.instance && is_there && self.said.insert(host.clone()) {
+                say(format_args!(
+                    "another bridge of realm {} has the name {host}, too, which two cannot have: \
+                     set host in one of them",
+                    self.shared.config.realm
+                ));
+            }
+            return;
+        }
+        let Some(local) = self.shared.config.import_as(&host, &offer.topic) else { return };
+        let key = (host, offer.topic.clone());
+        if !crate::topics::is_topic(&local) {
+            if is_there && self.said.insert(local.clone()) {
+                say(format_args!(
+                    "{} of {} is not imported: {local:?} is no name of a topic, which has at most \
+                     255 bytes",
+                    key.1, key.0
+                ));
+            }
+            return;
+        }
+        if let Some(known) = self.known.get_mut(&key) {
+            if !is_there {
+                if known.instance == instance && known.offer == offer {
+                    known.inbox.mailbox.push(import::Event::Withdrawn);
+                }
+                return;
+            }
+            if known.offer == offer && !known.thread.is_finished() {
+                known.instance = instance;
+                known.inbox.mailbox.push(import::Event::Offered);
+                return;
+            }
+            known.inbox.mailbox.push(import::Event::Replaced);
+        }
+        if is_there {
+            self.import(key, instance, offer, local);
+        }
+    }
+
+    fn import(&mut self, key: Key, instance: u64, offer: Offer, local: String) {
+        let inbox = match Inbox::new(self.shared.config.window) {
+            Ok(inbox) => inbox,
+            Err(e) => return say(format_args!("{} of {}: no flow: {e}", key.1, key.0)),
+        };
+        let flow = Import::new(self.shared.clone(), &key.0, offer.clone(), local, inbox.clone());
+        let former = self.known.remove(&key).map(|known| known.thread);
+        let thread = thread::Builder::new().name("import".into()).spawn(move || {
+            if let Some(former) = former {
+                let _ = former.join(); // it has the name until then
+            }
+            flow.run();
+        });
+        match thread {
+            Ok(thread) => {
+                lock(&self.switch.imports).insert(key.clone(), inbox.clone());
+                self.known.insert(key, Known { instance, offer, inbox, thread });
+            }
+            Err(e) => say(format_args!("{} of {}: no thread: {e}", key.1, key.0)),
+        }
+    }
+
+    /// Forgets flows that have ended.
+    fn collect(&mut self) {
+        self.exports.retain(|(_, thread)| !thread.is_finished());
+        {
+            let live: HashSet<_> = self.exports.iter().map(|(key, _)| key).collect();
+            lock(&self.switch.exports).retain(|key, _| live.contains(key));
+        }
+        self.known.retain(|key, known| {
+            let over = known.thread.is_finished();
+            if over {
+                lock(&self.switch.imports).remove(key);
+            }
+            !over
+        });
+    }
+}
+
+/// Tells this process from an earlier one of the same host.
+fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    let mut hasher = std::hash::RandomState::new().build_hasher();
+    hasher.write_u64(crate::clock::realtime_ns());
+    hasher.write_u32(std::process::id());
+    hasher.finish()
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+//! dlx-bridge carries topics of dlpackd between machines: docs/BRIDGE.md.
+
+mod bridge;
+mod clock;
+mod config;
+#[cfg(test)]
+mod dice;
+mod export;
+mod flow;
+mod import;
+mod mailbox;
+mod metrics;
+mod offer;
+mod outgoing;
+mod path;
+mod topics;
+mod wire;
+
+use std::fmt;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::bridge::Bridge;
+use crate::config::{Config, Export, Import, is_loopback};
+use crate::metrics::Metrics;
+use crate::path::Zenoh;
+
+const USAGE: &str = "\
+Usage: dlx-bridge --config FILE
+       dlx-bridge [--listen[=ADDRESS]]... [--connect HOST]... [OPTION]...
+
+Carries topics of dlpackd between machines: see dlx-bridge(1).
+
+  --config FILE      read FILE; the options below add to it
+  --listen[=ADDRESS] wait for other bridges; 127.0.0.1:7447 by default
+  --connect HOST     connect to the bridge of HOST, at port 7447 or HOST:PORT
+  --export PATTERN   offer these topics; without --config, --listen alone offers **
+  --import PATTERN   import these topics, as HOST/TOPIC; --connect alone imports **
+  --host NAME        name of this machine for other bridges; its host name by default
+  --socket PATH      socket of the local daemon
+  --metrics ADDRESS  serve metrics for Prometheus there, such as 127.0.0.1:9464
+  --help, --version  print this text, or the version
+";
+
+/// Says something on stderr. It goes nowhere if that is closed.
+pub fn say(what: fmt::Arguments<'_>) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "dlx-bridge: {what}");
+}
+
+/// A panic in another thread leaves what it locked as it is; all that is locked here is valid
+/// between any two operations.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Once in 10 seconds.
+#[derive(Default)]
+pub struct Every(Option<Instant>);
+
+impl Every {
+    /// Is it time again?
+    pub fn is_due(&mut self) -> bool {
+        let due = self.0.is_none_or(|last| last.elapsed() >= Duration::from_secs(10));
+        if due {
+            self.0 = Some(Instant::now());
+        }
+        due
+    }
+}
+
+/// Reads the arguments; None: there is nothing more to do.
+fn arguments() -> Result<Option<Config>, String> {
+    let mut config = Config::default();
+    let mut has_file = false;
+    let (mut export, mut import) = (Vec::new(), Vec::new());
+    let mut arguments = std::env::args().skip(1);
+    // --config comes first: options add to what it says
+    let mut rest = Vec::new();
+    while let Some(argument) = arguments.next() {
+        let (name, value) = match argument.split_once('=') {
+            Some((name, value)) => (name.to_string(), Some(value.to_string())),
+            None => (argument, None),
+        };
+        let value = match name.as_str() {
+            "--help" => {
+                print!("{USAGE}");
+                return Ok(None);
+            }
+            "--version" => {
+                println!("dlx-bridge {}", env!("CARGO_PKG_VERSION"));
+                return Ok(None);
+            }
+            "--listen" => value.unwrap_or_else(|| "127.0.0.1".into()),
+            _ => value.or_else(|| arguments.next()).ok_or(format!("{name} needs a value"))?,
+        };
+        if name == "--config" {
+            (config, has_file) = (Config::read(Path::new(&value))?, true);
+        } else {
+            rest.push((name, value));
+        }
+    }
+    for (name, value) in rest {
+        match name.as_str() {
+            "--listen" => config.listen.push(value),
+            "--connect" => config.connect.push(value),
+            "--export" => export.push(value),
+            "--import" => import.push(value),
+            "--host" => config.host = value,
+            "--socket" => config.socket = Some(value.into()),
+            "--metrics" => config.metrics = Some(value),
+            _ => return Err(format!("the option {name} is unknown: see dlx-bridge --help")),
+        }
+    }
+    if !has_file && export.is_empty() && import.is_empty() {
+        if config.connect.is_empty() || !config.listen.is_empty() {
+            export.push("**".into());
+        }
+        if !config.connect.is_empty() {
+            import.push("**".into());
+        }
+    }
+    config.export.extend(export.into_iter().map(|topics| Export { topics }));
+    config.import.extend(import.into_iter().map(|topics| Import {
+        topics,
+        from: "*".into(),
+        prefix: "{host}/".into(),
+    }));
+    config.complete().map(Some)
+}
+
+fn main() -> ExitCode {
+    match arguments().and_then(|config| config.map_or(Ok(()), run)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            say(format_args!("{e}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Blocks the signals that end the process, for all threads that begin later.
+fn block_signals() -> libc::sigset_t {
+    // SAFETY: a set of signals is plain data, and the calls get valid pointers.
+    unsafe {
+        let mut signals = std::mem::zeroed();
+        libc::sigemptyset(&mut signals);
+        libc::sigaddset(&mut signals, libc::SIGTERM);
+        libc::sigaddset(&mut signals, libc::SIGINT);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut());
+        signals
+    }
+}
+
+fn run(config: Config) -> Result<(), String> {
+    let signals = block_signals();
+    let stopping = Arc::new(AtomicBool::new(false));
+    let asked = stopping.clone();
+    let options = dlx::ConnectOptions {
+        socket: config.socket.clone(),
+        name: Some(format!("{}:{}", offer::BRIDGE, config.host).chars().take(63).collect()),
+        autospawn: false,
+        wait: Some(Duration::from_secs(30)),
+        interrupt: Some(dlx::Interrupt::new(move || asked.load(Ordering::Relaxed))),
+        ..Default::default()
+    };
+    let client = dlx::Client::connect_with(&options).map_err(|e| e.to_string())?;
+    if config.tls.is_none()
+        && let Some(open) = config.listen.iter().find(|endpoint| !is_loopback(endpoint))
+    {
+        say(format_args!(
+            "{open}: everybody who can reach it can subscribe and publish, since there is no [tls] \
+             (docs/BRIDGE.md)"
+        ));
+    }
+    let metrics = Arc::new(Metrics::default());
+    if let Some(address) = &config.metrics {
+        metrics::serve(metrics.clone(), address).map_err(|e| format!("metrics {address}: {e}"))?;
+    }
+    let zenoh = Zenoh::open(&config)?;
+    say(format_args!(
+        "host {} of realm {}: listens on {}, connects to {}",
+        config.host,
+        config.realm,
+        list(&config.listen),
+        list(&config.connect)
+    ));
+    let bridge = Bridge::new(config, client, zenoh.clone(), metrics, stopping.clone())
+        .map_err(|e| e.to_string())?;
+    zenoh.listen(bridge.listener())?;
+    let thread = std::thread::spawn(move || bridge.run());
+    let mut signal = 0;
+    // SAFETY: both are valid for the call.
+    unsafe { libc::sigwait(&signals, &mut signal) };
+    stopping.store(true, Ordering::Relaxed);
+    let _ = thread.join(); // a panic was reported
+    zenoh.close();
+    Ok(())
+}
+
+fn list(endpoints: &[String]) -> String {
+    if endpoints.is_empty() { "nothing".into() } else { endpoints.join(" ") }
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How frames get to another host: a small trait, and zenoh behind it. A stream of its own, or one
+//! for RDMA, can take its place.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use zenoh::Wait;
+use zenoh::bytes::ZBytes;
+use zenoh::config::Config as ZenohConfig;
+use zenoh::liveliness::LivelinessToken;
+use zenoh::pubsub::Publisher;
+use zenoh::qos::{CongestionControl, Priority};
+use zenoh::sample::SampleKind;
+
+use crate::config::Config;
+use crate::wire::HEADER_MAX;
+use crate::{lock, say};
+
+/// Sends frames. A frame may be lost; those of one host that are not urgent stay in order.
+pub trait DataPath: Send + Sync {
+    /// Sends a frame, and may wait: not for callbacks. Parts of the body are held until they are
+    /// sent.
+    fn send(&self, host: &str, urgent: bool, header: Vec<u8>, body: Vec<Bytes>);
+
+    /// Tells all hosts that a topic can be had here, until what is returned is dropped.
+    fn offer(&self, offer: &str) -> Result<Box<dyn Send>, String>;
+}
+
+/// A frame that has come.
+pub struct Received {
+    /// Its first bytes: all, or at least HEADER_MAX.
+    pub start: Vec<u8>,
+    /// Its size.
+    pub total: usize,
+    bytes: ZBytes,
+}
+
+impl Received {
+    /// Copies `n` bytes from `skip` on, or what there is of them.
+    pub fn copy(&self, skip: usize, n: usize) -> Vec<u8> {
+        let mut copied = Vec::with_capacity(n.min(self.total));
+        self.for_each(skip, |part| {
+            let left = n - copied.len();
+            copied.extend_from_slice(&part[..left.min(part.len())]);
+        });
+        copied
+    }
+
+    /// Passes its bytes to `f`, part by part, from `skip` on.
+    pub fn for_each(&self, mut skip: usize, mut f: impl FnMut(&[u8])) {
+        for part in self.bytes.slices() {
+            let n = skip.min(part.len());
+            skip -= n;
+            if n < part.len() {
+                f(&part[n..]);
+            }
+        }
+    }
+}
+
+/// What the path calls. No function may wait.
+pub trait Listener: Send + Sync + 'static {
+    fn on_frame(&self, host: &str, frame: Received);
+    /// A host offers something, or does not any more, or cannot be reached.
+    fn on_offer(&self, host: &str, offer: &str, is_there: bool);
+}
+
+/// zenoh. Its keys are
+///
+/// ```text
+/// dlx/1/REALM/to/HOST/FROM           frames
+/// dlx/1/REALM/offer/HOST/OFFER...    liveliness tokens
+/// ```
+pub struct Zenoh {
+    session: zenoh::Session,
+    base: String,
+    host: String,
+    publishers: Mutex<HashMap<(String, bool), Arc<Publisher<'static>>>>,
+}
+
+impl Zenoh {
+    pub fn open(config: &Config) -> Result<Arc<Zenoh>, String> {
+        let zenoh_config = zenoh_config(config).map_err(|e| e.to_string())?;
+        let session = zenoh::open(zenoh_config).wait().map_err(|e| e.to_string())?;
+        Ok(Arc::new(Zenoh {
+            session,
+            base: format!("dlx/1/{}", config.realm),
+            host: config.host.clone(),
+            publishers: Mutex::new(HashMap::new()),
+        }))
+    }
+
+    /// From now on, `listener` is told.
+    pub fn listen(&self, listener: Arc<dyn Listener>) -> Result<(), String> {
+        let frames = listener.clone();
+        self.session
+            .declare_subscriber(format!("{}/to/{}/*", self.base, self.host))
+            .callback(move |sample| {
+                let host = sample.key_expr().as_str().rsplit('/').next().unwrap_or_default();
+                let bytes = sample.payload().clone();
+                let total = bytes.len();
+                let mut start = vec![0; total.min(HEADER_MAX)];
+                if bytes.reader().read_exact(&mut start).is_ok() {
+                    frames.on_frame(host, Received { start, total, bytes });
+                }
+            })
+            .background()
+            .wait()
+            .map_err(|e| e.to_string())?;
+        let prefix = format!("{}/offer/", self.base);
+        self.session
+            .liveliness()
+            .declare_subscriber(format!("{prefix}**"))
+            .history(true)
+            .callback(move |sample| {
+                let key = sample.key_expr().as_str();
+                if let Some((host, offer)) =
+                    key.strip_prefix(&prefix).and_then(|rest| rest.split_once('/'))
+                {
+                    listener.on_offer(host, offer, sample.kind() == SampleKind::Put);
+                }
+            })
+            .background()
+            .wait()
+            .map_err(|e| e.to_string())
+    }
+
+    pub fn close(&self) {
+        let _ = self.session.close().wait(); // the process ends
+    }
+
+    fn publisher(&self, host: &str, urgent: bool) -> Result<Arc<Publisher<'static>>, String> {
+        if let Some(publisher) = lock(&self.publishers).get(&(host.to_string(), urgent)) {
+            return Ok(publisher.clone());
+        }
+        let publisher = self
+            .session
+            .declare_publisher(format!("{}/to/{host}/{}", self.base, self.host))
+            .congestion_control(CongestionControl::Block)
+            .priority(if urgent { Priority::InteractiveHigh } else { Priority::Data })
+            .express(urgent)
+            .wait()
+            .map_err(|e| e.to_string())?;
+        let mut publishers = lock(&self.publishers);
+        Ok(publishers
+            .entry((host.to_string(), urgent))
+            .or_insert_with(|| Arc::new(publisher))
+            .clone())
+    }
+}
+
+impl DataPath for Zenoh {
+    fn send(&self, host: &str, urgent: bool, header: Vec<u8>, body: Vec<Bytes>) {
+        let mut payload = ZBytes::writer();
+        payload.append(header.into());
+        for part in body {
+            payload.append(part.into());
+        }
+        let sent = self.publisher(host, urgent).and_then(|publisher| {
+            publisher.put(payload.finish()).wait().map_err(|e| e.to_string())
+        });
+        // What is lost on the way is sent again when the other side notices it.
+        if let Err(e) = sent {
+            say(format_args!("{host}: zenoh could not send a frame: {e}"));
+        }
+    }
+
+    fn offer(&self, offer: &str) -> Result<Box<dyn Send>, String> {
+        let key = format!("{}/offer/{}/{offer}", self.base, self.host);
+        let token: LivelinessToken =
+            self.session.liveliness().declare_token(key).wait().map_err(|e| e.to_string())?;
+        Ok(Box::new(token))
+    }
+}
+
+/// With a file of zenoh's own, that says how bridges find each other; without one, they connect to
+/// those that the configuration names, and to nobody else.
+fn zenoh_config(config: &Config) -> zenoh::Result<ZenohConfig> {
+    let mut zenoh = match &config.zenoh {
+        Some(path) => ZenohConfig::from_file(path)?,
+        None => {
+            let mut zenoh = ZenohConfig::default();
+            zenoh.insert_json5("mode", "\"peer\"")?;
+            zenoh.insert_json5("scouting/multicast/enabled", "false")?;
+            zenoh.insert_json5("scouting/gossip/enabled", "false")?;
+            zenoh.insert_json5("listen/endpoints", "[]")?;
+            zenoh
+        }
+    };
+    if !config.listen.is_empty() {
+        zenoh.insert_json5("listen/endpoints", &format!("{:?}", config.listen))?;
+    }
+    if !config.connect.is_empty() {
+        zenoh.insert_json5("connect/endpoints", &format!("{:?}", config.connect))?;
+        // a host that is not there yet is waited for, while others are served
+        zenoh.insert_json5("connect/timeout_ms", "-1")?;
+        zenoh.insert_json5("connect/exit_on_failure", "false")?;
+        zenoh.insert_json5(
+            "connect/retry",
+            "{period_init_ms: 250, period_max_ms: 1000, period_increase_factor: 2}",
+        )?;
+    }
+    zenoh.insert_json5("transport/link/tx/queue/size/data", "16")?;
+    zenoh.insert_json5("transport/link/rx/buffer_size", &(16 << 20).to_string())?;
+    for kind in ["tcp", "tls"] {
+        for buffer in ["so_sndbuf", "so_rcvbuf"] {
+            let key = format!("transport/link/{kind}/{buffer}");
+            zenoh.insert_json5(&key, &(4 << 20).to_string())?;
+        }
+    }
+    if let Some(tls) = &config.tls {
+        for (key, path) in [
+            ("root_ca_certificate", &tls.ca),
+            ("listen_certificate", &tls.certificate),
+            ("listen_private_key", &tls.key),
+            ("connect_certificate", &tls.certificate),
+            ("connect_private_key", &tls.key),
+        ] {
+            zenoh.insert_json5(&format!("transport/link/tls/{key}"), &format!("{path:?}"))?;
+        }
+        zenoh.insert_json5("transport/link/tls/enable_mtls", "true")?;
+    }
+    Ok(zenoh)
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is carried, and how.
+
+use std::thread;
+use std::time::Duration;
+
+use dlx::{ErrorKind, OnFull, PublisherOptions, Set, SubscribeOptions};
+
+use crate::hosts::{PATIENCE, robot_and_base, wait_until};
+use crate::numbers::{publish, publisher, subscriber, take};
+
+#[test]
+fn reliable_topics_lose_nothing_and_hold_their_publisher() {
+    let (robot, base) = robot_and_base();
+    let numbers = publisher(&robot.connect(), "numbers", OnFull::Block);
+    let subscription = subscriber(&base.connect(), "robot/numbers", true);
+    numbers.wait(1, PATIENCE).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || (0..2000).for_each(|number| publish(&numbers, number)));
+        for number in 0..1000 {
+            assert_eq!(take(&subscription), number);
+        }
+        // The subscriber stops: what is under way is bounded, and then the publisher waits.
+        let client = robot.connect();
+        let published = || client.publishers(Some("numbers")).unwrap()[0].published;
+        let mut last = published();
+        wait_until("the publisher waits", || {
+            thread::sleep(Duration::from_millis(300)); // in which it would publish more
+            std::mem::replace(&mut last, published()) == last
+        });
+        assert!(last < 1200, "{last} were published, and 1000 taken");
+        for number in 1000..2000 {
+            assert_eq!(take(&subscription), number);
+        }
+    });
+    assert_eq!(base.metric("missed_messages_total", "import", "robot", "numbers"), 0);
+    wait_until("the last message is counted", || {
+        base.metric("messages_total", "import", "robot", "numbers") == 2000
+    });
+    assert_eq!(base.metric("bytes_total", "import", "robot", "numbers"), 16_000);
+    assert_eq!(base.metric("reconnects_total", "import", "robot", "numbers"), 0);
+}
+
+#[test]
+fn topics_that_drop_count_what_is_missed() {
+    let (robot, base) = robot_and_base();
+    let numbers = publisher(&robot.connect(), "numbers", OnFull::Drop);
+    let subscription = subscriber(&base.connect(), "robot/numbers", false);
+    numbers.wait(1, PATIENCE).unwrap();
+    (0..200_000).for_each(|number| publish(&numbers, number));
+    // Whatever was dropped on the way: what came, and what is counted, is all.
+    let (mut last, mut taken, mut gaps) = (None, 0, 0);
+    while last != Some(199_999) {
+        let message = subscription.take_timeout(PATIENCE).unwrap();
+        let number = message.slice::<u64>(0).unwrap()[0];
+        assert!(last.is_none_or(|last| number > last));
+        (last, taken, gaps) = (Some(number), taken + 1, gaps + message.gap());
+    }
+    let missed = base.metric("missed_messages_total", "import", "robot", "numbers");
+    assert_eq!(taken + gaps + missed, 200_000, "{taken} taken, {gaps} in gaps, {missed} missed");
+}
+
+#[test]
+fn nothing_is_sent_that_nobody_wants() {
+    let (robot, base) = robot_and_base();
+    let images = publisher(&robot.connect(), "images", OnFull::Block);
+    let client = base.connect();
+    wait_until("the topic is known", || !client.publishers(None).unwrap().is_empty());
+    for _ in 0..100 {
+        images.publish(images.alloc::<u8>(&[1 << 20]).unwrap()).unwrap();
+    }
+    let bytes = || base.metric("bytes_total", "import", "robot", "images");
+    assert_eq!((bytes(), robot.metric("bytes_total", "export", "base", "images")), (0, 0));
+    // Somebody subscribes, and leaves.
+    let subscription = subscriber(&client, "robot/images", true);
+    images.wait(1, PATIENCE).unwrap();
+    images.publish(images.alloc::<u8>(&[1 << 20]).unwrap()).unwrap();
+    subscription.take_timeout(PATIENCE).unwrap();
+    wait_until("the message is counted", || bytes() == 1 << 20);
+    drop(subscription);
+    wait_until("the flow has ended", || {
+        robot.connect().publishers(None).unwrap()[0].n_subscribers == 0
+    });
+    images.publish(images.alloc::<u8>(&[1 << 20]).unwrap()).unwrap();
+    assert_eq!(robot.metric("bytes_total", "export", "base", "images"), 1 << 20);
+}
+
+#[test]
+fn sets_come_as_they_were() {
+    let (robot, base) = robot_and_base();
+    let client = robot.connect();
+    let sets = publisher(&client, "sets", OnFull::Block);
+    let subscription = subscriber(&base.connect(), "robot/sets", true);
+    sets.wait(1, PATIENCE).unwrap();
+    let mut image = sets.alloc::<u8>(&[1500, 1001, 3]).unwrap(); // of several pieces
+    image.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i % 251) as u8);
+    let mut boxes = sets.alloc::<f64>(&[2, 2]).unwrap();
+    boxes.copy_from_slice(&[1.5, -2.0, 3.0, f64::INFINITY]);
+    let mut bits = sets.alloc_bytes("uint4".parse().unwrap(), &[3]).unwrap();
+    bits.copy_from_slice(&[0x21, 0x03]);
+    let mut scalar = sets.alloc::<i32>(&[]).unwrap();
+    scalar[0] = -7;
+    let set = Set::new()
+        .tensor("image", image)
+        .tensor("boxes", boxes)
+        .tensor("bits", bits)
+        .tensor("", scalar)
+        .tensor("empty", sets.alloc::<f32>(&[0, 4]).unwrap())
+        .meta(*br#"{"t": 1}"#);
+    let before = std::time::Instant::now();
+    sets.publish_set(set).unwrap();
+
+    let message = subscription.take_timeout(PATIENCE).unwrap();
+    assert_eq!((message.n_tensors(), message.meta()), (5, &br#"{"t": 1}"#[..]));
+    let names: Vec<_> = (0..5).map(|i| message.name(i).unwrap()).collect();
+    assert_eq!(names, ["image", "boxes", "bits", "", "empty"]);
+    let image = message.slice::<u8>(0).unwrap();
+    assert!(image.iter().enumerate().all(|(i, &byte)| byte == (i % 251) as u8));
+    assert_eq!(message.layout(0).unwrap().shape, [1500, 1001, 3]);
+    assert_eq!(message.slice::<f64>(1).unwrap(), [1.5, -2.0, 3.0, f64::INFINITY]);
+    assert_eq!(message.layout(2).unwrap().dtype.to_string(), "uint4");
+    assert_eq!(*message.bytes(2).unwrap(), [0x21, 0x03]);
+    assert_eq!(message.slice::<i32>(3).unwrap(), [-7]);
+    assert_eq!(message.layout(4).unwrap().shape, [0, 4]);
+    // The time of publication comes along: it was before it came.
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is valid for the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    let now = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+    let age = now - message.monotonic_ns();
+    assert!(age <= before.elapsed().as_nanos() as u64 + 1_000_000, "{age} ns");
+}
+
+#[test]
+fn late_subscribers_get_what_is_retained() {
+    let (robot, base) = robot_and_base();
+    let options = PublisherOptions { on_full: OnFull::Block, retain: 2, ..Default::default() };
+    let map = robot.connect().publisher_with("map", &options).unwrap();
+    (0..5).for_each(|number| publish(&map, number));
+    let client = base.connect();
+    // The first one makes the flow, the second one comes to it.
+    for _ in 0..2 {
+        let subscription = subscriber(&client, "robot/map", true);
+        assert_eq!((take(&subscription), take(&subscription)), (3, 4));
+        let second = subscriber(&client, "robot/map", true);
+        assert_eq!((take(&second), take(&second)), (3, 4));
+        drop((subscription, second));
+        wait_until("the flow has ended", || {
+            robot.connect().publishers(None).unwrap()[0].n_subscribers == 0
+        });
+    }
+    // Nothing old is left here when nobody listened.
+    publish(&map, 5);
+    let subscription = subscriber(&client, "robot/map", true);
+    assert_eq!((take(&subscription), take(&subscription)), (4, 5));
+    // Also of a publisher that is gone.
+    drop(subscription);
+    drop(map);
+    wait_until("the publisher is gone", || robot.connect().publishers(None).unwrap()[0].retained);
+    let subscription = subscriber(&client, "robot/map", false);
+    assert_eq!((take(&subscription), take(&subscription)), (4, 5));
+    assert_eq!(base.metric("missed_messages_total", "import", "robot", "map"), 0);
+}
+
+#[test]
+fn topics_end_with_their_publisher() {
+    let (robot, base) = robot_and_base();
+    let numbers = publisher(&robot.connect(), "numbers", OnFull::Block);
+    let client = base.connect();
+    let options = SubscribeOptions { reliable: true, ..Default::default() };
+    let subscription = client.subscribe_with("robot/numbers", &options).unwrap();
+    numbers.wait(1, PATIENCE).unwrap();
+    (0..10).for_each(|number| publish(&numbers, number));
+    drop(numbers);
+    for number in 0..10 {
+        assert_eq!(take(&subscription), number);
+    }
+    let end = subscription.take_timeout(PATIENCE).unwrap_err();
+    assert_eq!(end.kind(), ErrorKind::PublisherGone, "{end}");
+    wait_until("the topic is gone", || client.publishers(None).unwrap().is_empty());
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Bridges and daemons that are killed while messages are under way.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use dlx::OnFull;
+
+use crate::hosts::{Host, PATIENCE, robot_and_base, wait_until};
+use crate::numbers::{Pump, Sets, Taken, publish, publisher, subscriber};
+
+/// Numbers go from robot to base while `trouble` does what it does, some times; returns what came
+/// of how many, and what the importing bridge has counted as missed.
+fn carry_numbers(
+    mut trouble: impl FnMut(&mut Host, &mut Host),
+    missed: impl Fn(&Host) -> u64,
+) -> (Taken, u64, u64) {
+    let (mut robot, mut base) = robot_and_base();
+    let numbers = publisher(&robot.connect(), "numbers", OnFull::Block);
+    let subscription = subscriber(&base.connect(), "robot/numbers", true);
+    numbers.wait(1, PATIENCE).unwrap();
+    let (stop, published) = (AtomicBool::new(false), AtomicU64::new(0));
+    let pump = Pump { stop: &stop, published: &published };
+    let mut taken = Taken::default();
+    thread::scope(|scope| {
+        let stopped = Sets(&stop);
+        let thread = scope.spawn(move || {
+            pump.run(&numbers);
+            numbers
+        });
+        for _ in 0..3 {
+            let next = published.load(Ordering::Relaxed) + 300;
+            taken.take_up_to(&subscription, next);
+            trouble(&mut robot, &mut base);
+            // it goes on: with a number that was published afterwards
+            taken.take_up_to(&subscription, published.load(Ordering::Relaxed) + 1);
+        }
+        drop(stopped);
+        // The publisher may wait for the subscriber.
+        taken.take_until(&subscription, "the publisher stops", || thread.is_finished());
+        let _numbers = thread.join().unwrap();
+        let n = published.load(Ordering::Relaxed);
+        taken.take_up_to(&subscription, n - 1);
+        let missed = missed(&base);
+        (taken, n, missed)
+    })
+}
+
+fn missed(base: &Host) -> u64 {
+    base.metric("missed_messages_total", "import", "robot", "numbers")
+}
+
+#[test]
+fn a_killed_importing_bridge_loses_nothing() {
+    let (taken, published, _) = carry_numbers(|_, base| base.restart_bridge(), |_| 0);
+    assert_eq!(taken.numbers.len() as u64, published);
+    // What was published and not acknowledged comes again.
+    assert!(taken.repeated <= 3 * 32, "{} came twice", taken.repeated);
+}
+
+#[test]
+fn what_a_killed_exporting_bridge_loses_is_counted() {
+    let (taken, published, missed) = carry_numbers(|robot, _| robot.restart_bridge(), missed);
+    let n = taken.numbers.len() as u64;
+    assert_eq!(n + missed, published, "{n} taken, {missed} missed, {} gaps", taken.gaps);
+    assert!(missed > 0, "nothing was lost, which tells nothing");
+    assert_eq!(taken.repeated, 0);
+}
+
+#[test]
+fn what_a_killed_exporting_daemon_loses_is_counted() {
+    let (taken, published, missed) = carry_numbers(
+        |robot, _| {
+            robot.kill_daemon();
+            robot.start_daemon();
+        },
+        missed,
+    );
+    let n = taken.numbers.len() as u64;
+    assert_eq!(n + missed, published, "{n} taken, {missed} missed, {} gaps", taken.gaps);
+    assert_eq!(taken.repeated, 0);
+}
+
+#[test]
+fn what_a_killed_importing_daemon_loses_is_counted() {
+    let (taken, published, missed) = carry_numbers(
+        |_, base| {
+            base.kill_daemon();
+            base.start_daemon();
+        },
+        missed,
+    );
+    let n = taken.numbers.len() as u64;
+    assert_eq!(n + missed + taken.gaps, published, "{n} taken, {missed} missed");
+    assert_eq!(taken.repeated, 0);
+}
+
+#[test]
+fn bridges_end_when_they_are_told() {
+    let (mut robot, mut base) = robot_and_base();
+    let numbers = publisher(&robot.connect(), "numbers", OnFull::Block);
+    let client = base.connect();
+    let subscription = subscriber(&client, "robot/numbers", true);
+    numbers.wait(1, PATIENCE).unwrap();
+    publish(&numbers, 1);
+    subscription.take_timeout(PATIENCE).unwrap();
+    for host in [&mut base, &mut robot] {
+        host.signal_bridge(libc::SIGTERM);
+        assert!(host.wait_bridge(), "{}", host.read("bridge"));
+    }
+    wait_until("the topic is gone", || client.publishers(None).unwrap().is_empty());
+}

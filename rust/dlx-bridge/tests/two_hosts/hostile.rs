@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Peers that lie, and peers that have no business here.
+
+use std::fs;
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use dlx::OnFull;
+use zenoh::Wait;
+
+use crate::hosts::{Host, PATIENCE, free_port, pair, wait_until};
+use crate::numbers::{publish, publisher, subscriber, take};
+
+/// A program that speaks zenoh and not the truth: it is called "evil".
+struct Evil {
+    session: zenoh::Session,
+    wants: mpsc::Receiver<Vec<u8>>,
+}
+
+impl Evil {
+    fn new(address: &str) -> Evil {
+        let mut config = zenoh::Config::default();
+        for (key, value) in [
+            ("mode", "\"client\"".to_string()),
+            ("scouting/multicast/enabled", "false".into()),
+            ("connect/endpoints", format!("[\"tcp/{address}\"]")),
+            ("connect/timeout_ms", "10000".into()),
+        ] {
+            config.insert_json5(key, &value).unwrap();
+        }
+        let session = zenoh::open(config).wait().unwrap();
+        let (send, wants) = mpsc::channel();
+        session
+            .declare_subscriber("dlx/1/dlx/to/evil/*")
+            .callback(move |sample| {
+                let _ = send.send(sample.payload().to_bytes().into_owned()); // the test is over
+            })
+            .background()
+            .wait()
+            .unwrap();
+        Evil { session, wants }
+    }
+
+    fn send(&self, frame: &[u8]) {
+        self.session.put("dlx/1/dlx/to/base/evil", frame).wait().unwrap();
+    }
+
+    /// The generation in the next want: 16 bytes after kind and topic.
+    fn generation(&self) -> Vec<u8> {
+        let want = self.wants.recv_timeout(PATIENCE).unwrap();
+        want[2 + TOPIC.len()..][..16].to_vec()
+    }
+}
+
+const TOPIC: &str = "trap";
+
+/// The first piece of item 0, which says that it is of `size` bytes.
+fn piece(generation: &[u8], offset: u64, head: &[u8], body: &[u8], size: u64) -> Vec<u8> {
+    let mut frame = vec![2, TOPIC.len() as u8];
+    frame.extend(TOPIC.as_bytes());
+    frame.extend(generation);
+    frame.extend(0_u64.to_le_bytes());
+    frame.extend(offset.to_le_bytes());
+    frame.extend((head.len() as u32).to_le_bytes());
+    frame.extend(size.to_le_bytes());
+    frame.extend(head);
+    frame.extend(body);
+    frame
+}
+
+/// A head of one tensor of bytes of this shape.
+fn head(shape: &[u64], host: &str) -> Vec<u8> {
+    let mut head = vec![1];
+    for n in [1_u64, 1, 0, 0] {
+        head.extend(n.to_le_bytes());
+    }
+    head.extend([1, host.len() as u8]);
+    head.extend(host.as_bytes());
+    head.extend(1_u16.to_le_bytes());
+    head.extend(0_u32.to_le_bytes());
+    head.extend([1, 8, 1, 0, shape.len() as u8, 0, 0]);
+    for size in shape {
+        head.extend(size.to_le_bytes());
+    }
+    head
+}
+
+#[test]
+fn lies_of_a_peer_are_refused_and_change_nothing() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut base = Host::new("base", None);
+    base.start_bridge(&[&format!("--listen={address}"), "--export", "**", "--import", "**"]);
+    let mut robot = Host::new("robot", None);
+    robot.start_bridge(&["--connect", &address, "--export", "**", "--import", "**"]);
+    let numbers = publisher(&robot.connect(), "numbers", OnFull::Block);
+    let client = base.connect();
+    let honest = subscriber(&client, "robot/numbers", true);
+    numbers.wait(1, PATIENCE).unwrap();
+
+    let evil = Evil::new(&address);
+    let offer = "dlx/1/dlx/offer/evil/00000000000000ff/drops/16/0/trap";
+    let _token = evil.session.liveliness().declare_token(offer).wait().unwrap();
+    let trap = subscriber(&client, "evil/trap", false);
+    let mut number = 0;
+    let mut refused = 0.0;
+    let mut assert_refused = |what: &str| {
+        wait_until(what, || {
+            let metrics = base.metrics().unwrap_or_default();
+            let n = metrics.get("dlx_bridge_bad_frames_total").copied().unwrap_or_default();
+            std::mem::replace(&mut refused, n) < n
+        });
+        publish(&numbers, number); // others go on
+        assert_eq!(take(&honest), number);
+        number += 1;
+    };
+    evil.send(b"");
+    assert_refused("an empty frame");
+    evil.send(&[9, 0]);
+    assert_refused("an unknown kind");
+    let generation = evil.generation();
+    let whole = |head: &[u8], body: &[u8]| {
+        piece(&generation, 0, head, body, (head.len() + body.len()) as u64)
+    };
+    let small = head(&[4], "evil");
+    let size = small.len() as u64 + 4;
+    evil.send(&piece(&generation, 0, &small, &[0; 5], size));
+    assert_refused("more bytes than the item has");
+    evil.send(&piece(&generation, u64::MAX, &[], &[0; 4], size));
+    assert_refused("bytes far outside of the item");
+    evil.send(&vec![2; 3 << 20]);
+    assert_refused("noise");
+
+    // Each of these begins a generation or skips an item: the next want says where it goes on.
+    evil.send(&whole(&head(&[u64::MAX], "evil"), &[0; 4]));
+    assert_refused("a negative size");
+    let mut next = 1_u64;
+    let mut item = |frame: Vec<u8>| {
+        let mut frame = frame;
+        let at = 2 + TOPIC.len() + 16;
+        frame[at..at + 8].copy_from_slice(&next.to_le_bytes());
+        next += 1;
+        evil.send(&frame);
+    };
+    item(whole(&head(&[1 << 62, 8], "evil"), &[0; 4]));
+    assert_refused("more bytes than there are");
+    item(whole(&head(&[1 << 40], "evil"), &[0; 4]));
+    assert_refused("a message beyond max_message");
+    item(whole(&head(&[5], "evil"), &[0; 4]));
+    assert_refused("a tensor that is larger than the item");
+    item(whole(&head(&[4], "base"), &[0; 4]));
+    assert_refused("a message that has been here before");
+    item(whole(&[7; 40], &[]));
+    assert_refused("an item of an unknown kind");
+    // Then the truth.
+    item(whole(&head(&[4], "evil"), &[1, 2, 3, 4]));
+    let message = trap.take_timeout(PATIENCE).unwrap();
+    assert_eq!(message.slice::<u8>(0).unwrap(), [1, 2, 3, 4]);
+    // Pieces that differ in what they say of their item.
+    let large = head(&[2 << 20], "evil");
+    let n = large.len() as u64;
+    item(piece(&generation, 0, &large, &[7; 100], n + (2 << 20)));
+    let mut frame = piece(&generation, n + 100, &[], &[7; 100], n + 200);
+    let at = 2 + TOPIC.len() + 16;
+    frame[at..at + 8].copy_from_slice(&7_u64.to_le_bytes());
+    evil.send(&frame);
+    assert_refused("an item that shrinks");
+    assert!(trap.try_take().unwrap().is_none());
+    assert!(base.read("bridge").contains("evil sent a bad frame"), "{}", base.read("bridge"));
+}
+
+#[test]
+fn credits_bound_what_a_peer_can_leave_here() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut base = Host::new("base", None);
+    base.start_bridge(&[&format!("--listen={address}"), "--import", "**"]);
+    let evil = Evil::new(&address);
+    let offer = "dlx/1/dlx/offer/evil/00000000000000ff/reliable/1/0/trap";
+    let _token = evil.session.liveliness().declare_token(offer).wait().unwrap();
+    let _trap = subscriber(&base.connect(), "evil/trap", true);
+    let generation = evil.generation();
+    // The subscriber takes nothing, so the flow stands still after a few messages.
+    let bad = |base: &Host| {
+        let metrics = base.metrics().unwrap_or_default();
+        metrics.get("dlx_bridge_bad_frames_total").copied().unwrap_or_default()
+    };
+    for number in 0..100_u64 {
+        let mut first = head(&[1 << 19], "evil");
+        first[9..17].copy_from_slice(&(number + 1).to_le_bytes()); // its seq
+        let size = first.len() as u64 + (1 << 19);
+        let mut frame = piece(&generation, 0, &first, &vec![0; 1 << 19], size);
+        let at = 2 + TOPIC.len() + 16;
+        frame[at..at + 8].copy_from_slice(&number.to_le_bytes());
+        evil.send(&frame);
+    }
+    wait_until("it is refused", || bad(&base) > 0.0);
+    assert!(base.read("bridge").contains("it has sent more than its credits allow"));
+}
+
+/// Makes an authority of this name and certificates for both hosts, in the folder of a host.
+fn make_authority(host: &Host, name: &str) {
+    let openssl = |arguments: &str| {
+        let mut command = Command::new("openssl");
+        let done = command.args(arguments.split(' ')).current_dir(host.path("")).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    let new = "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+    openssl(&format!("{new} -x509 -subj /CN={name} -keyout {name}.key -out {name}.pem"));
+    fs::write(host.path("names"), "subjectAltName=IP:127.0.0.1").unwrap();
+    for one in ["robot", "base"] {
+        openssl(&format!("{new} -subj /CN={one} -keyout {name}-{one}.key -out {name}-{one}.csr"));
+        openssl(&format!(
+            "x509 -req -in {name}-{one}.csr -CA {name}.pem -CAkey {name}.key -CAcreateserial \
+             -extfile names -out {name}-{one}.pem"
+        ));
+    }
+}
+
+#[test]
+fn certificates_decide_who_is_connected() {
+    let (mut robot, mut base) = pair(&[], &[]);
+    make_authority(&robot, "right");
+    make_authority(&robot, "wrong");
+    let folder = robot.path("").to_str().unwrap().to_string();
+    let numbers = publisher(&robot.connect(), "numbers", OnFull::Block);
+    let client = base.connect();
+    let subscription = subscriber(&client, "robot/numbers", true);
+    wait_until("they are connected", || numbers.wait(1, Duration::ZERO).is_ok());
+    let restart = |host: &mut Host, authority: &str| {
+        let name = host.name.clone();
+        let file = host.path("tls.toml");
+        let text = format!(
+            "[tls]\nca = '{folder}/{authority}.pem'\n\
+             certificate = '{folder}/{authority}-{name}.pem'\n\
+             key = '{folder}/{authority}-{name}.key'\n"
+        );
+        let way = if name == "robot" { "export" } else { "import" };
+        fs::write(&file, format!("{way} = [{{ topics = '**' }}]\n{text}")).unwrap();
+        let options = ["--config", file.to_str().unwrap()];
+        host.replace_options(&options, &options);
+        host.restart_bridge();
+    };
+    let topics = || client.publishers(None).unwrap().len();
+    restart(&mut robot, "right");
+    restart(&mut base, "wrong");
+    wait_until("the topic is gone", || topics() == 0);
+    wait_until("the bridge has tried", || {
+        base.read("bridge").contains("connects to tls/") && base.metrics().is_some()
+    });
+    // A topic would be known within a second or two; here it is to stay unknown.
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(topics(), 0);
+    restart(&mut base, "right");
+    numbers.wait(1, PATIENCE).unwrap();
+    publish(&numbers, 3);
+    assert_eq!(take(&subscription), 3);
+}

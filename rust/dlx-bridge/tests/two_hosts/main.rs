@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Two daemons, two bridges, and everything that can go wrong between them.
+
+mod carry;
+mod deaths;
+mod hostile;
+mod hosts;
+mod many;
+mod numbers;
+mod outages;
+mod rules;
