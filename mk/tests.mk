@@ -127,7 +127,7 @@ $(BUILD)/tests/sim_daemon: $(OBJ)/tests/daemon/sim_daemon.o $(call parts,daemon/
 $(ACTOR_BIN): $(call parts,actor) $(LIBDLX)
 $(BUILD)/tests/conformance/driver: $(OBJ)/tests/conformance/driver.o
 $(BUILD)/tests/conformance/c: $(OBJ)/tests/conformance/adapter.o $(LIBDLX)
-$(CONFORMANCE_CPP): tests/conformance/adapter.cpp $(wildcard include/dlx/*) $(LIBDLX)
+$(CONFORMANCE_CPP): tests/conformance/adapter.cpp $(wildcard include/dlx/*) | $(LIBDLX)
 	@mkdir -p $(@D)
 	$(call say,CXX)
 	$(Q)$(if $(findstring clang,$(CC)),$(subst clang,clang++,$(CC)),$(CXX_FOR_HEADERS)) \

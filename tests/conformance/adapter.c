@@ -35,6 +35,7 @@ static char *words[WORDS + 1]; /* of the command, without its options */
 static int n_words;
 static char *options[WORDS];
 static int n_options;
+static volatile sig_atomic_t has_signal; /* that came during the command */
 
 /* ---- words and objects --------------------------------------------------------------------- */
 
@@ -375,6 +376,12 @@ static void do_supports(void)
     printf("ok");
 }
 
+static int is_interrupted(void *userdata)
+{
+    (void)userdata;
+    return has_signal;
+}
+
 static void do_connect(void)
 {
     struct dlx_client *c = NULL;
@@ -384,6 +391,7 @@ static void do_connect(void)
                                     .timeout_ns = ns(text_of("timeout", "0")),
                                     .wait_ns = ns(text_of("wait", "0")),
                                     .autospawn = DLX_AUTOSPAWN_NEVER};
+    args.interrupt = number_of("interrupt") ? is_interrupted : NULL;
     int r = dlx_connect(&args, &c);
     made(r, CLIENT, c);
 }
@@ -952,7 +960,7 @@ static void split(char *line)
 
 static void on_signal(int number)
 {
-    (void)number;
+    has_signal = number;
 }
 
 int main(void)
@@ -964,6 +972,7 @@ int main(void)
     while (getline(&line, &room, stdin) > 0) {
         pthread_t thread;
         line[strcspn(line, "\n")] = '\0';
+        has_signal = 0;
         if (strstr(line, "\\0")) {
             printf("refused a text of C has no NUL inside\n");
             (void)fflush(stdout);

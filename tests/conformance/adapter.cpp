@@ -39,6 +39,7 @@ struct object {
 
 static std::map<text, object> objects;
 static std::map<text, text> options;
+static volatile sig_atomic_t has_signal; /* that came during the command */
 
 template <class T> static T &get(const text &name)
 {
@@ -291,6 +292,8 @@ static dlx::client connected()
     args.timeout_ns = time_of(option("timeout", "0")).count();
     args.wait_ns = time_of(option("wait", "0")).count();
     args.autospawn = DLX_AUTOSPAWN_NEVER;
+    if (number("interrupt"))
+        args.interrupt = [](void *) -> int { return has_signal; };
     return dlx::client(args);
 }
 
@@ -646,11 +649,12 @@ int main()
 {
     struct sigaction action {
     };
-    action.sa_handler = [](int) {};
+    action.sa_handler = [](int signal_number) { has_signal = signal_number; };
     action.sa_flags = SA_RESTART;
     sigaction(SIGUSR1, &action, nullptr); /* waits of libdlx end then */
     for (text line; std::getline(std::cin, line);) {
         const words w = split(line, ' ', 2);
+        has_signal = 0;
         if (w[0] == "fork") {
             const pid_t pid = fork();
             if (pid == 0) {

@@ -7,11 +7,12 @@ use std::fmt::Write;
 use std::io::BufRead;
 use std::os::fd::AsRawFd;
 use std::process::exit;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dlx::{
     CallError, CallId, CallOptions, Caller, CallerOptions, Client, ConnectOptions, DType, Element,
-    Ends, Error, ErrorKind, History, Layout, Loan, ManagedTensor, Message, Mode, OnFull,
+    Ends, Error, ErrorKind, History, Interrupt, Layout, Loan, ManagedTensor, Message, Mode, OnFull,
     PublishOptions, Publisher, PublisherOptions, Rejected, Report, Request, RetainFor, Service,
     ServiceOptions, Set, Strided, SubscribeOptions, Subscription, Tensor,
 };
@@ -594,13 +595,14 @@ impl Adapter {
             ["version"] => return Ok(format!("ok {}", dlx::version())),
             ["supports", _] => {}
             ["connect", name] => {
+                let ask = || HAS_SIGNAL.load(Ordering::Relaxed);
                 let options = ConnectOptions {
+                    interrupt: c.get("interrupt").map(|_| Interrupt::new(ask)),
                     socket: c.get("socket").map(Into::into),
                     name: c.get("name").map(String::from),
                     timeout: c.time("timeout"),
                     wait: c.time("wait"),
                     autospawn: false,
-                    ..Default::default()
                 };
                 return self.put(name, Object::Client(Client::connect_with(&options)?));
             }
@@ -776,14 +778,20 @@ impl Adapter {
     }
 }
 
-extern "C" fn on_signal(_: libc::c_int) {}
+/// A signal came during the command.
+static HAS_SIGNAL: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_signal(_: libc::c_int) {
+    HAS_SIGNAL.store(true, Ordering::Relaxed);
+}
 
 fn main() {
-    // SAFETY: the handler does nothing; waits of libdlx end when it has run.
+    // SAFETY: the handler stores a number; waits of libdlx end when it has run.
     unsafe { libc::signal(libc::SIGUSR1, on_signal as *const () as libc::sighandler_t) };
     let mut adapter = Adapter::default();
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("a line");
+        HAS_SIGNAL.store(false, Ordering::Relaxed);
         if let Some(line) = line.strip_prefix("fork ") {
             // SAFETY: this process has one thread; the child ends without running destructors.
             let pid = unsafe { libc::fork() };
