@@ -140,9 +140,13 @@ static int print_claims(const struct queue_group *g)
 static int print_group(const struct queue_group *g)
 {
     const struct dlx_group_info *i = &g->info;
-    char age[HUMAN_SIZE], lease[HUMAN_SIZE];
-    printf("%s: group %s of publisher %" PRIu64 "%s\n", i->topic, i->name, i->publisher,
-           i->gone ? ", which has gone" : "");
+    char age[HUMAN_SIZE], lease[HUMAN_SIZE], name[256], pid[DESCRIBE_PID_SIZE];
+    output_printable(i->client_name, name, sizeof name);
+    printf("%s: group %s of publisher %" PRIu64 " (%s%spid %s)%s\n", i->topic, i->name,
+           i->publisher, name, *name ? ", " : "", describe_pid(i->pid, pid),
+           i->gone   ? ", which has gone"
+           : i->away ? ", which made no call since dlpackd was started again"
+                     : "");
     printf("  to do        %" PRIu64 " waiting, %" PRIu64 " in flight", i->waiting, i->in_flight);
     if (i->oldest_ns > 0) {
         human_ns(age_of(i->oldest_ns), age);
@@ -165,7 +169,9 @@ static int print_group(const struct queue_group *g)
         printf("%u of uid %u\n", i->n_workers, i->uid);
     else
         printf("none of uid %u%s\n", i->uid,
-               i->waiting > 0 ? ": no worker takes the waiting messages" : "");
+               i->waiting == 0 ? ""
+               : i->away       ? ": none can join before the publisher makes a call, or ends"
+                               : ": no worker takes the waiting messages");
     return g->n_claims > 0 ? print_claims(g) : 0;
 }
 

@@ -53,7 +53,7 @@ json_t *describe_group(const struct dlx_group_info *i)
 {
     return json_pack(
         "{s:o, s:o, s:I, s:o, s:I, s:I, s:I, s:I, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-        "s:o}",
+        "s:o, s:o, s:I, s:b}",
         "topic", output_json_text(i->topic), "publisher", output_json_u64(i->publisher), "group",
         (json_int_t)i->group, "name", output_json_text(i->name), "uid", (json_int_t)i->uid,
         "n_workers", (json_int_t)i->n_workers, "max_attempts", (json_int_t)i->max_attempts,
@@ -61,7 +61,8 @@ json_t *describe_group(const struct dlx_group_info *i)
         "waiting", output_json_u64(i->waiting), "in_flight", output_json_u64(i->in_flight), "done",
         output_json_u64(i->done), "redelivered", output_json_u64(i->redelivered), "dead",
         output_json_u64(i->dead), "lost", output_json_u64(i->lost), "oldest",
-        output_json_u64(i->oldest), "oldest_ns", output_json_u64(i->oldest_ns));
+        output_json_u64(i->oldest), "oldest_ns", output_json_u64(i->oldest_ns), "client_name",
+        output_json_text(i->client_name), "pid", (json_int_t)i->pid, "away", (int)i->away);
 }
 
 json_t *describe_claim(const struct dlx_claim_info *i)

@@ -5,6 +5,7 @@
 #include "common/memory.h"
 #include "common/topic.h"
 #include "ring/layout.h"
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -662,6 +663,24 @@ static uint32_t n_spares(const struct dlx_client *c, const char *topic,
     return DLX_MIN(DLX_MAX(n, least), c->minor < SPARES_SINCE ? SPARES_MAX_OLD : SPARES_MAX);
 }
 
+/* Whom a subscription waits for, although it subscribes to them. */
+static void tell_away(const Dlx__Wire__SubscribeReply *reply, char ret[DLX_AWAY_SIZE])
+{
+    const char *name = reply->away_name;
+    ret[0] = '\0';
+    if (reply->n_away == 0)
+        return;
+    bool several = reply->n_away > 1;
+    int n =
+        snprintf(ret, DLX_AWAY_SIZE, "publisher%s %" PRIu64 " (%.40s%spid %u)", several ? "s" : "",
+                 reply->away_publisher, name, *name ? ", " : "", reply->away_pid);
+    if (several)
+        n += snprintf(ret + n, DLX_AWAY_SIZE - (size_t)n, " and %u more", reply->n_away - 1);
+    (void)snprintf(ret + n, DLX_AWAY_SIZE - (size_t)n,
+                   " made no call since dlpackd was started again: the next one leads to %s",
+                   several ? "them" : "it");
+}
+
 int dlx__call_subscribe(struct dlx_client *c, const char *topic,
                         const struct dlx_subscribe_args *args, int64_t timeout_ns,
                         struct dlx_new_subscription *ret)
@@ -690,11 +709,13 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
     if (r == 0)
         r = dlx__call_round_trip_within(c, timeout_ns, &request,
                                         DLX__WIRE__PACKET__BODY_SUBSCRIBE_REPLY, 1, &reply);
-    if (r == 0)
+    if (r == 0) {
         *ret = (struct dlx_new_subscription){.id = reply->subscribe_reply->subscription,
                                              .memory = c->memory,
                                              .n_offers = reply->subscribe_reply->n_offers,
                                              .sock = dlx__packet_steal_fd(&c->call->packet, 0)};
+        tell_away(reply->subscribe_reply, ret->away);
+    }
     dlx__lock_release(&c->lock);
     return r;
 }

@@ -121,11 +121,13 @@ int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t are
  * dlx__call_publisher_close() waits for its answer. */
 int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t arena, bool insists);
 
+#define DLX_AWAY_SIZE 240
 struct dlx_new_subscription {
     uint64_t id;
     const struct dlx_memory *memory; /* of that daemon */
     uint32_t n_offers;
-    int sock; /* the caller owns the socket */
+    int sock;                 /* the caller owns the socket */
+    char away[DLX_AWAY_SIZE]; /* whom it waits for, though they are there; "": nobody */
 };
 /* Groups, in both directions: since this minor version, or DLX_E_VERSION. */
 #define DLX_GROUPS_SINCE 8U

@@ -30,9 +30,12 @@ static void group_info(const Dlx__Wire__GroupEntry *e, struct dlx_group_info *re
         .lost = e->lost,
         .oldest = e->oldest,
         .oldest_ns = e->oldest_ns,
+        .pid = e->pid,
+        .away = e->away,
     };
     (void)snprintf(ret->topic, sizeof ret->topic, "%s", e->topic);
     (void)snprintf(ret->name, sizeof ret->name, "%s", e->name);
+    (void)snprintf(ret->client_name, sizeof ret->client_name, "%s", e->client_name);
 }
 
 static void claim_info(const Dlx__Wire__ClaimEntry *e, struct dlx_claim_info *ret)

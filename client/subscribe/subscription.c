@@ -402,7 +402,7 @@ static void start_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
     }
     s->n_open++;
     s->untold.was_attached = true;
-    s->untold.refusal[0] = '\0'; /* there is a publisher that it can have */
+    s->untold.refusal[0] = s->untold.away[0] = '\0'; /* there is a publisher that it can have */
     s->looks.notification_step = 1;
     s->looks.notification_at = s->looks.at = s->looks.takes + 1;
     s->n_changes++;
@@ -643,6 +643,7 @@ static int adopt(struct dlx_subscription *s, const struct dlx_new_subscription *
     s->id = made->id;
     s->memory = made->memory;
     s->sock = made->sock;
+    memcpy(s->untold.away, made->away, sizeof s->untold.away);
     s->notifications.n_with_fds = s->notifications.n_acked = 0;
     s->made_again = true;
     for (uint32_t i = 0; i < s->n_links; i++)
@@ -928,6 +929,7 @@ int dlx__subscribe(struct dlx_client *c, const char *topic,
         s->memory = made.memory;
         s->sock = made.sock;
         s->notifications.n_offers = made.n_offers;
+        memcpy(s->untold.away, made.away, sizeof s->untold.away);
         r = dlx__subscription_epoll_add(s, s->sock, EPOLLIN, NULL);
     }
     if (r == 0)

@@ -7,6 +7,7 @@
 
 #include "client/base/event.h"
 #include "client/base/turn.h"
+#include "client/control/call.h"
 #include "client/message/subscriber_link.h"
 #include "client/subscribe/origin.h"
 
@@ -53,8 +54,9 @@ struct dlx_subscription_untold {
     int failure; /* of a link, or to subscribe again */
     char failure_text[DLX_ERROR_TEXT_SIZE];
     char refusal[DLX_ERROR_TEXT_SIZE]; /* why the last link failed or was cut; "": none did */
-    bool was_attached;                 /* ATTACHED */
-    uint32_t n_left; /* publishers that have left since PUBLISHER_GONE was told last */
+    char away[DLX_AWAY_SIZE]; /* who has yet to come to the daemon; "": nobody, or one has */
+    bool was_attached;        /* ATTACHED */
+    uint32_t n_left;          /* publishers that have left since PUBLISHER_GONE was told last */
     /* The daemon has disconnected us, and this is told before our socket is seen to be closed. */
     bool told_cut;
     bool told_lost; /* of a daemon that is lost (sock is -1): the caller knows it */

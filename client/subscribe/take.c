@@ -475,6 +475,8 @@ void dlx__subscription_why_none(const struct dlx_subscription *s, char ret[DLX_W
         (void)snprintf(ret, DLX_WHY_NONE_SIZE, "no dlpackd is at %s", c->path);
     else if (*s->untold.refusal)
         (void)snprintf(ret, DLX_WHY_NONE_SIZE, "%s", s->untold.refusal);
+    else if (*s->untold.away)
+        (void)snprintf(ret, DLX_WHY_NONE_SIZE, "%s", s->untold.away);
     else
         (void)snprintf(ret, DLX_WHY_NONE_SIZE, "nobody publishes it at %s%s%s%s", c->path,
                        *c->refused_by ? " (refused by " : "", c->refused_by,

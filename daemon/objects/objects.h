@@ -70,6 +70,11 @@ struct dlxd_offers {
     uint64_t made_link;
     uint64_t last_link;
     uint32_t n_links; /* links made */
+    /* Publishers of a former daemon that it cannot join, and the first of them. */
+    uint32_t n_away;
+    uint64_t away_publisher;
+    pid_t away_pid;
+    char away_name[DLXD_NAME_SIZE];
 };
 
 /* Of GpuAllocate and GpuGet: the memory, and how its publisher is found. */
@@ -315,6 +320,12 @@ struct dlxd_publisher {
 static inline bool dlxd_publisher_leaves(const struct dlxd_publisher *publisher)
 {
     return publisher->state >= DLXD_PUBLISHER_DYING && publisher->state <= DLXD_PUBLISHER_RETAINED;
+}
+
+/* Did a former daemon know it, and may its process write? */
+static inline bool dlxd_publisher_is_former(const struct dlxd_publisher *publisher)
+{
+    return publisher->state == DLXD_PUBLISHER_HIDDEN || publisher->state == DLXD_PUBLISHER_SHOWN;
 }
 
 /* Will its links get no new message? */

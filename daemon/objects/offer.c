@@ -12,6 +12,7 @@
 #include "daemon/base/log.h"
 #include "daemon/users/principal.h"
 #include <stdio.h>
+#include <string.h>
 
 /* How many spare links are made at once, when the subscription or a publisher comes. */
 #define SPARES_AT_ONCE 16U
@@ -94,6 +95,16 @@ static int offer_add(struct dlxd_offers *offers, const struct dlxd_publisher *pu
     return 0;
 }
 
+/* It is offered when its process makes a call: the subscriber is told whom it waits for. */
+static void note_away(struct dlxd_offers *offers, const struct dlxd_publisher *publisher)
+{
+    if (offers->n_away++ > 0)
+        return;
+    offers->away_publisher = dlxd_publisher_id(publisher);
+    offers->away_pid = publisher->pid;
+    memcpy(offers->away_name, publisher->client_name, sizeof offers->away_name);
+}
+
 /* Adds those after `offers->publisher`, until the slice is over. Returns 0, or an error. */
 static int offer_add_topic(struct dlxd_offers *offers, struct dlxd_topic *topic)
 {
@@ -111,8 +122,11 @@ static int offer_add_topic(struct dlxd_offers *offers, struct dlxd_topic *topic)
         offers->publisher = dlxd_publisher_id(publisher);
         bool is_silent = publisher->announced == 0;
         if (is_silent || announced_to(publisher, subscription) > subscription->since ||
-            !is_offered(subscription, publisher))
+            !is_offered(subscription, publisher)) {
+            if (dlxd_publisher_is_former(publisher))
+                note_away(offers, publisher);
             continue;
+        }
         r = dlxd_offer_fits(subscription, publisher);
         if (r == 0)
             r = offer_add(offers, publisher);

@@ -126,16 +126,10 @@ static bool is_wanted(struct dlxd_publisher *publisher)
     return publisher->state == DLXD_PUBLISHER_OPEN && !leaves_nothing(publisher);
 }
 
-/* Did a former daemon know it, and may its process write? */
-static bool is_former(const struct dlxd_publisher *publisher)
-{
-    return publisher->state == DLXD_PUBLISHER_HIDDEN || publisher->state == DLXD_PUBLISHER_SHOWN;
-}
-
 /* Its end, or that of its last message, may come without a packet to this daemon. */
 static bool is_looked_at(const struct dlxd_publisher *publisher)
 {
-    return is_former(publisher) ||
+    return dlxd_publisher_is_former(publisher) ||
            (publisher->state == DLXD_PUBLISHER_RETAINED && publisher->config.n_groups > 0);
 }
 
@@ -294,7 +288,7 @@ static void look_at(struct dlxd_publisher *publisher)
 {
     if (!is_looked_at(publisher))
         dlxd_list_remove(&publisher->by_look);
-    else if (!is_former(publisher))
+    else if (!dlxd_publisher_is_former(publisher))
         dlxd_publisher_look_at_groups(publisher);
     else if (has_closed(publisher))
         end_writing(publisher);
@@ -343,8 +337,8 @@ static void hide_predecessors(struct dlxd_publisher *successor)
 {
     dlx_for_each (it, &successor->topic->publishers) {
         struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
-        if (is_former(publisher) && publisher != successor && resumes(successor, publisher) &&
-            may_drop(successor->principal, publisher))
+        if (dlxd_publisher_is_former(publisher) && publisher != successor &&
+            resumes(successor, publisher) && may_drop(successor->principal, publisher))
             give_way(publisher);
     }
 }
@@ -352,7 +346,7 @@ static void hide_predecessors(struct dlxd_publisher *successor)
 /* Is it alive, so that it replaces its messages itself when it announces itself again? */
 static bool may_return(const struct dlxd_publisher *publisher)
 {
-    return is_former(publisher) && !is_dead(publisher->dying_pidfd);
+    return dlxd_publisher_is_former(publisher) && !is_dead(publisher->dying_pidfd);
 }
 
 /* How many messages of a successor replace those of a publisher: as many as the successor retains,

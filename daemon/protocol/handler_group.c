@@ -43,7 +43,10 @@ static void fill_group(Dlx__Wire__GroupEntry *entry, const struct dlxd_group *gr
     entry->name = (char *)(uintptr_t)group->name;
     entry->uid = group->whose->uid;
     entry->declared = group->is_declared;
-    entry->gone = dlxd_publisher_has_ended(publisher);
+    entry->client_name = (char *)(uintptr_t)publisher->client_name;
+    entry->pid = (uint32_t)publisher->pid;
+    entry->away = dlxd_publisher_is_former(publisher);
+    entry->gone = !entry->away && dlxd_publisher_has_ended(publisher);
     entry->n_workers = group->n_links;
     entry->waiting = report.waiting;
     entry->in_flight = report.in_flight;
@@ -104,7 +107,8 @@ static void group_add_topic(struct group_page *page, struct dlxd_client *client,
         if (page->n_looks++ >= PUBLISHERS_AT_ONCE)
             return;
         request->object = dlxd_publisher_id(publisher);
-        if (publisher->announced > 0 && !add_groups(page, request, publisher))
+        bool is_listed = publisher->announced > 0 || dlxd_publisher_is_former(publisher);
+        if (is_listed && !add_groups(page, request, publisher))
             return;
         request->object++;
         request->after = 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/error.h"
+#include "daemon/base/log.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/connection.h"
 #include "daemon/objects/delivery.h"
@@ -8,6 +9,7 @@
 #include "daemon/objects/registry.h"
 #include "daemon/objects/subscription.h"
 #include "daemon/protocol/handler.h"
+#include "daemon/users/principal.h"
 #include <stdio.h>
 
 /* The minor versions since which clients know groups of workers, and `accepts_unreliable`. */
@@ -40,6 +42,19 @@ static int check_access(const struct dlxd_client *client, const Dlx__Wire__Subsc
     return r;
 }
 
+/* A take that has no limit of time would never say it. */
+static void log_away(const struct dlxd_client *client, const struct dlxd_offers *offers)
+{
+    const struct dlxd_subscription *subscription = offers->subscription;
+    if (offers->n_away == 0 || offers->n_publishers > 0)
+        return;
+    dlxd_log_client(dlxd_principal_number(client->principal), DLXD_LOG_NOTICE,
+                    "%s: %s (pid %d) waits for %s (pid %d), which made no call since this daemon "
+                    "was started",
+                    subscription->topic_name, client->name, (int)client->pid, offers->away_name,
+                    (int)offers->away_pid);
+}
+
 static int offer_some(struct dlxd_client *client)
 {
     struct dlxd_request *request = &client->request;
@@ -52,6 +67,10 @@ static int offer_some(struct dlxd_client *client)
     if (r == 0) {
         body.subscription = dlxd_subscription_id(subscription);
         body.n_offers = request->offers.n_links;
+        body.n_away = request->offers.n_away;
+        body.away_publisher = request->offers.away_publisher;
+        body.away_pid = (uint32_t)request->offers.away_pid;
+        body.away_name = request->offers.away_name;
         reply.serial = request->serial;
         reply.body_case = DLX__WIRE__PACKET__BODY_SUBSCRIBE_REPLY;
         reply.subscribe_reply = &body;
@@ -59,8 +78,10 @@ static int offer_some(struct dlxd_client *client)
     }
     if (r < 0)
         dlxd_subscription_doom(subscription);
-    else
+    else {
+        log_away(client, &request->offers);
         dlxd_subscription_open(subscription);
+    }
     return r;
 }
 

@@ -22,6 +22,11 @@
  * Groups that a publisher declares (`groups`) keep messages from the start, whether there is a
  * worker or not. Another group begins with what is published after its first worker has joined, and
  * ends with its last one. A group of a publisher that drops messages gets each at most once.
+ *
+ * When the daemon was started again, workers that are there go on. A worker that comes later waits
+ * for the next call of the publisher, of which only its process can tell the daemon, or for its
+ * end: the text of DLX_E_TIMEOUT, `away` of struct dlx_group_info and `dlxctl queue` name it. So a
+ * publisher that publishes rarely calls dlx_publisher_get_stats() now and then.
  */
 
 #include <dlx/dlx.h>
@@ -104,6 +109,11 @@ struct dlx_group_info {
     uint64_t lost;        /**< messages that the publisher dropped before a worker had them */
     uint64_t oldest;      /**< number of the oldest message that is not done; 0: there is none */
     uint64_t oldest_ns;   /**< when it was published, CLOCK_MONOTONIC; 0: it was dropped since */
+    char client_name[64]; /**< of the publisher, as in struct dlx_publisher_info */
+    uint32_t pid;         /**< likewise */
+    /** An earlier daemon knew the publisher, and it has made no call since: no worker joins the
+     *  group before it does. */
+    bool away;
 };
 
 /** One message that a worker has. */

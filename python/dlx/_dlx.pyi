@@ -229,6 +229,9 @@ class GroupInfo(TypedDict):
     lost: int
     oldest: int
     oldest_ns: int
+    client_name: str
+    pid: int
+    away: bool
 
 class ClaimInfo(TypedDict):
     client_name: str

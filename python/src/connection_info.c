@@ -49,13 +49,14 @@ static PyObject *link_dict(const struct dlx_link_info *i)
 static PyObject *group_dict(const struct dlx_group_info *i)
 {
     return Py_BuildValue(
-        "{s:s,s:N,s:K,s:I,s:I,s:I,s:I,s:L,s:O,s:O,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "topic",
-        i->topic, "name", dlxpy_text(i->name), "publisher", i->publisher, "group", i->group, "uid",
-        i->uid, "n_workers", i->n_workers, "max_attempts", i->max_attempts, "lease_ns",
-        (long long)i->lease_ns, "declared", i->declared ? Py_True : Py_False, "gone",
+        "{s:s,s:N,s:K,s:I,s:I,s:I,s:I,s:L,s:O,s:O,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:I,s:O}",
+        "topic", i->topic, "name", dlxpy_text(i->name), "publisher", i->publisher, "group",
+        i->group, "uid", i->uid, "n_workers", i->n_workers, "max_attempts", i->max_attempts,
+        "lease_ns", (long long)i->lease_ns, "declared", i->declared ? Py_True : Py_False, "gone",
         i->gone ? Py_True : Py_False, "waiting", i->waiting, "in_flight", i->in_flight, "done",
         i->done, "redelivered", i->redelivered, "dead", i->dead, "lost", i->lost, "oldest",
-        i->oldest, "oldest_ns", i->oldest_ns);
+        i->oldest, "oldest_ns", i->oldest_ns, "client_name", dlxpy_text(i->client_name), "pid",
+        i->pid, "away", i->away ? Py_True : Py_False);
 }
 
 static PyObject *claim_dict(const struct dlx_claim_info *i)

@@ -19,6 +19,7 @@ TEST(messages_that_no_worker_has_seen_are_handed_over)
 TEST(undone_messages_of_a_publisher_that_is_killed_after_an_upgrade_are_there)
 {
     dlx_queues_tell_killed(dlx_test_upgrade);
+    dlx_test_upgrade_await("made no call since this daemon was started");
 }
 
 TEST(a_worker_of_the_daemon_before_an_upgrade_keeps_what_it_has)

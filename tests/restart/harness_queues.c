@@ -68,6 +68,15 @@ void dlx_queues_tell_unseen(void (*next_daemon)(void))
     dlx_queues_await_end();
 }
 
+static int see_away(const struct dlx_group_info *info, void *userdata)
+{
+    const pid_t *pid = userdata;
+    ck_assert(info->away && !info->gone && info->declared);
+    ck_assert_uint_eq(info->pid, (uint32_t)*pid);
+    ck_assert_uint_eq(info->waiting, 3);
+    return 1;
+}
+
 /* A live publisher whose library does not run, and which is killed before it could come again. */
 void dlx_queues_tell_killed(void (*next_daemon)(void))
 {
@@ -76,7 +85,12 @@ void dlx_queues_tell_killed(void (*next_daemon)(void))
     auto_client *c = dlx_test_stream_connect();
     auto_subscription *s = dlx_test_stream_subscribe(c, DLX_QUEUES_TOPIC, DLX_QUEUES_WORKER);
     struct dlx_message *m = NULL;
-    ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY); /* it lives, and will bring them along */
+    /* It lives, and will bring them along. The worker and whoever lists queues are told so. */
+    char who[64];
+    (void)snprintf(who, sizeof who, "pid %d) made no call since dlpackd was started again",
+                   (int)pid);
+    fails(dlx_take(s, 1, &m), DLX_E_TIMEOUT, who);
+    ck_assert_int_eq(dlx_list_groups(c, DLX_QUEUES_TOPIC, see_away, &pid), 1);
     dlx_test_fork_kill(pid);
     for (uint64_t n = 1; n <= 3; n++)
         dlx_queues_do(s, n, 1);

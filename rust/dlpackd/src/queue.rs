@@ -110,6 +110,13 @@ pub struct GroupInfo {
     pub dead: u64,
     /// Messages that the publisher dropped before a worker had them.
     pub lost: u64,
+    /// Program of the publisher.
+    pub client_name: String,
+    /// Process of the publisher, as the daemon sees it.
+    pub pid: u32,
+    /// An earlier daemon knew the publisher, and it has made no call since: no worker joins the
+    /// group before it does.
+    pub away: bool,
 }
 
 impl GroupInfo {
@@ -128,6 +135,9 @@ impl GroupInfo {
             redelivered: c.redelivered,
             dead: c.dead,
             lost: c.lost,
+            client_name: text(&c.client_name),
+            pid: c.pid,
+            away: c.away,
         }
     }
 }

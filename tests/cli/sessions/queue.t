@@ -14,13 +14,13 @@ Work queues: a group keeps messages before there is a worker, and each worker ta
   $ settled() { command dlxctl queue work | grep -q '1 waiting, 0 in flight.*'; }
   $ eventually settled
   $ dlxctl queue work
-  work: group gpu of publisher N
+  work: group gpu of publisher N (dlxctl, pid N)
     to do  1 waiting, 0 in flight; the oldest, message 3, is N old
     done  2, 0 delivered again, 0 dead letters
     settings  declared by the publisher
     workers  none of uid N: no worker takes the waiting messages
   
-  work: group log of publisher N
+  work: group log of publisher N (dlxctl, pid N)
     to do  3 waiting, 0 in flight; the oldest, message 1, is N old
     done  0, 0 delivered again, 0 dead letters
     settings  declared by the publisher
@@ -46,6 +46,9 @@ Work queues: a group keeps messages before there is a worker, and each worker ta
       "lost": 0,
       "oldest": 3,
       "oldest_ns": N,
+      "client_name": "dlxctl",
+      "pid": N,
+      "away": false,
       "age_ns": N,
       "claims": []
     },
@@ -68,6 +71,9 @@ Work queues: a group keeps messages before there is a worker, and each worker ta
       "lost": 0,
       "oldest": 1,
       "oldest_ns": N,
+      "client_name": "dlxctl",
+      "pid": N,
+      "away": false,
       "age_ns": N,
       "claims": []
     }
@@ -106,7 +112,7 @@ that nobody reads keeps it.
   $ taken() { command dlxctl queue work | grep -q '2 waiting, 1 in flight.*'; }
   $ eventually taken
   $ dlxctl queue work | sed -n '/group log/,$p' | sed -E 's/[0-9.]+ m?s$/N/; s/(dlxctl +)[0-9]+/\1N/'
-  work: group log of publisher N
+  work: group log of publisher N (dlxctl, pid N)
     to do  2 waiting, 1 in flight; the oldest, message 1, is N old
     done  0, 0 delivered again, 0 dead letters
     settings  declared by the publisher, 5 attempts
@@ -142,7 +148,7 @@ What is not done stays when the publisher has gone, until it is done or dropped.
   $ kill $pub
   $ wait $pub
   $ dlxctl queue work | head -n 2
-  work: group gpu of publisher N, which has gone
+  work: group gpu of publisher N (dlxctl, pid N), which has gone
     to do  1 waiting, 0 in flight; the oldest, message 3, is N old
   $ dlxctl ls
   TOPIC  ID  PID  PROGRAM  SUBS  MESSAGES  BYTES  MEMORY  QUEUES
