@@ -337,7 +337,7 @@ int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t 
         return r;
     dlx__publisher_look(p, dlx__now_ns()); /* with enough subscribers, no other look is needed */
     arm_begin(p);
-    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
+    struct dlx_wait wait = {.deadline = timeout_ns == 0 ? 0 : dlx__deadline(timeout_ns)};
     r = look_for_subscribers(p, &goal);
     if (r == DLX_E_FULL)
         r = wait_until(p, &goal, &wait);

@@ -98,8 +98,11 @@ struct dlx_caller {
 static int caller_begin(struct dlx_caller *k, const char *what)
 {
     dlx__error_clear();
-    if (dlx_likely(k && !dlx__forked(k->generation) && dlx__turn_begin(&k->turn)))
+    if (dlx_likely(k && !dlx__forked(k->generation) && dlx__turn_begin(&k->turn))) {
+        if (k->out->client->interrupt) /* it may run in any call */
+            dlx__turn_disown(&k->turn);
         return 0;
+    }
     return dlx__turn_refuse(what, "caller", k ? &k->generation : NULL, k ? k->out->topic : NULL);
 }
 

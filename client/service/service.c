@@ -77,8 +77,11 @@ static const char *service_topic(const struct dlx_service *s)
 static int service_begin(struct dlx_service *s, const char *what)
 {
     dlx__error_clear();
-    if (dlx_likely(s && !dlx__forked(s->generation) && dlx__turn_begin(&s->turn)))
+    if (dlx_likely(s && !dlx__forked(s->generation) && dlx__turn_begin(&s->turn))) {
+        if (s->in && s->in->client->interrupt) /* it may run in any call */
+            dlx__turn_disown(&s->turn);
         return 0;
+    }
     return dlx__turn_refuse(what, "service", s ? &s->generation : NULL,
                             s ? service_topic(s) : NULL);
 }

@@ -26,7 +26,7 @@
  * When the daemon was started again, workers that are there go on. A worker that comes later waits
  * for the next call of the publisher, of which only its process can tell the daemon, or for its
  * end: the text of DLX_E_TIMEOUT, `away` of struct dlx_group_info and `dlxctl queue` name it. So a
- * publisher that publishes rarely calls dlx_publisher_get_stats() now and then.
+ * publisher that publishes rarely calls dlx_publisher_wait(p, 0, 0) now and then.
  */
 
 #include <dlx/dlx.h>

@@ -476,6 +476,57 @@ static int interrupt(void *userdata)
     return *(const int *)userdata;
 }
 
+/* What an interrupt calls on its own caller, or service, and what that returned. */
+static struct {
+    struct dlx_caller *k;
+    struct dlx_service *s;
+    int code;
+} nested;
+
+static int call_again(void *userdata)
+{
+    struct dlx_caller_stats of_caller = {.size = sizeof of_caller};
+    struct dlx_service_stats of_service = {.size = sizeof of_service};
+    (void)userdata;
+    if (nested.k)
+        nested.code = dlx_caller_get_stats(nested.k, &of_caller);
+    else if (nested.s)
+        nested.code = dlx_service_get_stats(nested.s, &of_service);
+    return 0;
+}
+
+/* Also of a thread that has made so many calls that the object is its own. */
+LOOP_TEST(an_interrupt_makes_no_call_on_the_object_whose_call_it_interrupts, 0, 2)
+{
+    auto_client *c = NULL;
+    ok(dlx_connect(CONNECT(.interrupt = call_again), &c));
+    auto_caller *k = caller_of(c, NULL);
+    auto_service *s = serve(c, NULL);
+    struct dlx_caller_stats of_caller = {.size = sizeof of_caller};
+    struct dlx_service_stats of_service = {.size = sizeof of_service};
+    struct dlx_call_result none = {.size = sizeof none};
+    struct dlx_request *request = NULL;
+    for (int i = 0; i < 200; i++) {
+        ok(dlx_caller_get_stats(k, &of_caller));
+        ok(dlx_service_get_stats(s, &of_service));
+    }
+    if (_i == 1) /* a call that does not end, as nobody takes it */
+        (void)ask(k, 1, NULL);
+    nested.code = 1;
+    nested.k = _i == 1 ? k : NULL;
+    nested.s = _i == 1 ? NULL : s;
+    while (nested.code == 1) {
+        int r = _i == 1 ? dlx_call_take(k, SECOND / 10, &none)
+                        : dlx_service_take(s, SECOND / 10, &request);
+        ck_assert_int_eq(r, DLX_E_TIMEOUT);
+    }
+    nested.k = NULL;
+    nested.s = NULL;
+    ck_assert_int_eq(nested.code, DLX_E_IN_USE);
+    ok(dlx_caller_get_stats(k, &of_caller));
+    ok(dlx_service_get_stats(s, &of_service));
+}
+
 TEST(a_time_out_does_not_say_what_a_daemon_that_hangs_would_know)
 {
     const char *words = "no worker is attached, and whether others serve it is not known: dlpackd";

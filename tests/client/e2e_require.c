@@ -89,6 +89,15 @@ LOOP_TEST(a_wait_for_subscribers_says_that_nobody_subscribes, 0, 2)
     fails(dlx_publish(p, t, PUBLISH(.timeout_ns = SECOND / 20), NULL), DLX_E_TIMEOUT, words);
 }
 
+/* Programs ask so often. */
+TEST(a_wait_without_time_asks_no_daemon)
+{
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    fails(dlx_publisher_wait(p, 1, 0), DLX_E_TIMEOUT, "topic test/a has 0 of 1 subscribers");
+    ck_assert_ptr_null(strchr(dlx_errmsg(), ';'));
+}
+
 /* The subscriber has been ready for two publishers, and is in no call since. */
 TEST(a_wait_for_subscribers_names_who_must_make_a_call_first)
 {

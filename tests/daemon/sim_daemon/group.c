@@ -267,6 +267,17 @@ void on_groups_looked(uint64_t publisher)
         pub_forget_groups(p);
 }
 
+void queues_looked(void)
+{
+    each_pub (p) {
+        if (!pub_is_retained(p) || p->n_groups == 0)
+            continue;
+        p->looks = false;
+        if (!groups_are_undone(p))
+            pub_forget_groups(p);
+    }
+}
+
 /* ---- the claims page ----------------------------------------------------------------------- */
 
 static uint64_t size_of(const struct group *g)
@@ -576,8 +587,8 @@ static void check_entry(const Dlx__Wire__GroupEntry *e, struct group *g)
     struct tally n = count(g);
     MUST(e->publisher == p->id && e->group == g->number && strcmp(e->topic, p->topic) == 0 &&
              strcmp(e->name, g->name) == 0 && e->uid == uids[g->user] &&
-             e->declared == g->is_declared && e->gone == (p->state == PUB_RETAINED && !p->shown) &&
-             e->n_workers == n_links,
+             e->declared == g->is_declared && e->away == pub_is_away(p) &&
+             e->gone == (p->state == PUB_RETAINED && !e->away) && e->n_workers == n_links,
          "entry of group %s of publisher %ju", g->name, p->id);
     MUST(e->waiting == n.waiting && e->in_flight == n.in_flight && e->done == n.done &&
              e->oldest == n.oldest && e->lost == 0 && e->dead == 0,
@@ -595,7 +606,7 @@ void check_group_list(const Dlx__Wire__ListGroups *asked, const Dlx__Wire__Group
     const char *topic = asked->after_topic;
     struct pub *p;
     bool more = false;
-    for (; !more && (p = pub_listed_after(topic, id)); topic = p->topic, id = p->id) {
+    for (; !more && (p = pub_with_groups_after(topic, id)); topic = p->topic, id = p->id) {
         if (*asked->topic && !dlx__pattern_matches(asked->topic, p->topic))
             continue;
         number = p->id == asked->after_publisher && *asked->after_topic ? number : 0;

@@ -106,15 +106,36 @@ static int order(const struct pub *p, const char *topic, uint64_t id)
     return by_topic ? by_topic : p->id > id ? 1 : p->id < id ? -1 : 0;
 }
 
-struct pub *pub_listed_after(const char *topic, uint64_t id)
+static struct pub *pub_next_of(const char *topic, uint64_t id,
+                               bool (*is_there)(const struct pub *p))
 {
     struct pub *next = NULL;
     each_pub (p) {
-        if (pub_is_shown(p) && order(p, topic, id) > 0 &&
+        if (is_there(p) && order(p, topic, id) > 0 &&
             (!next || order(p, next->topic, next->id) < 0))
             next = p;
     }
     return next;
+}
+
+struct pub *pub_listed_after(const char *topic, uint64_t id)
+{
+    return pub_next_of(topic, id, pub_is_shown);
+}
+
+bool pub_is_away(const struct pub *p)
+{
+    return p->used && p->state == PUB_RETAINED && (p->hidden || p->shown);
+}
+
+static bool has_groups(const struct pub *p)
+{
+    return pub_is_shown(p) || pub_is_away(p);
+}
+
+struct pub *pub_with_groups_after(const char *topic, uint64_t id)
+{
+    return pub_next_of(topic, id, has_groups);
 }
 
 bool region_is_ready(const struct pub *p, int i)

@@ -441,6 +441,10 @@ void client_gone(struct proc *c, bool dismissed);
 void pub_offer(struct pub *p, bool from_start);
 /* The next that a list shows: by topic, then by id. NULL: there is none. */
 struct pub *pub_listed_after(const char *topic, uint64_t id);
+/* Did a former daemon know it, and has it made no call since? */
+bool pub_is_away(const struct pub *p);
+/* Those, too, are in the list of groups. */
+struct pub *pub_with_groups_after(const char *topic, uint64_t id);
 /* Returns it if it is to be offered now. */
 struct pub *on_death_seen(uint64_t pub_id);
 void links_reconcile(void);
@@ -484,6 +488,8 @@ void on_leave(uint64_t link, uint64_t publisher, uint32_t number, bool is_retain
 void group_left(const struct pub *p, uint32_t number);
 /* The daemon looks whether all is done. */
 void on_groups_looked(uint64_t publisher);
+/* The daemon looks at all queues whose publishers have gone. */
+void queues_looked(void);
 /* It has made the claims page, or was refused something. */
 void on_page(const struct dlxd_group *theirs, int r);
 /* The worker has a number, or not. */

@@ -372,6 +372,7 @@ void step_time(uint64_t now)
     dlxd_drains_look_all(&w.broker);
     former_looked(-1);
     dlxd_former_look_all(&w.broker);
+    queues_looked();
     dlxd_retained_look_all(&w.broker);
     dlxd_flights_look_all(&w.broker.users);
     w.queued &= w.busy;
