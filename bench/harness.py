@@ -267,8 +267,8 @@ class Bench:
             out, err = process.communicate()
             raise Hung(f"did not end within {timeout} s ({where}): {err.strip()}") from None
         if process.returncode:
-            words = err.strip().splitlines()
-            raise Failure(words[-1] if words else f"status {process.returncode}")
+            words = "; ".join(err.split("\n")[-4:]).strip("; ")
+            raise Failure(words or f"status {process.returncode}")
         return json.loads(out.strip().splitlines()[-1])
 
     def run(self, program, **options):
