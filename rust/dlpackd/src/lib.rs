@@ -81,6 +81,7 @@ mod error;
 mod event;
 mod info;
 mod message;
+mod observer;
 #[cfg(feature = "dlpark")]
 mod park;
 mod publisher;
@@ -103,6 +104,7 @@ pub use error::{Error, ErrorKind, Rejected, Result};
 pub use event::{Event, EventKind};
 pub use info::PublisherInfo;
 pub use message::Message;
+pub use observer::{Change, Observe, Observed, Observer, Qos};
 pub use publisher::{
     OnFull, PublishOptions, Publisher, PublisherOptions, PublisherStats, Report, RetainFor,
 };

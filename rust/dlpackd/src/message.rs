@@ -12,6 +12,7 @@ use sys::DLManagedTensorVersioned as ManagedC;
 
 use crate::dtype::Element;
 use crate::error::{Error, Result, c_string, check};
+use crate::observer::Qos;
 use crate::tensor::{Layout, Loan, ManagedTensor, Strided, Tensor, elements_of, packed_of};
 
 /// A received message: one or more tensors, and metadata. It holds its memory until it and every
@@ -190,6 +191,25 @@ impl Message {
     pub fn publisher(&self) -> u64 {
         // SAFETY: this holds the message.
         unsafe { sys::dlx_message_publisher(self.as_raw()) }
+    }
+
+    fn qos_of_link(&self) -> Result<sys::dlx_message_qos> {
+        let mut qos =
+            sys::dlx_message_qos { size: size_of::<sys::dlx_message_qos>(), ..Default::default() };
+        // SAFETY: this holds the message, and the struct has its size.
+        check(unsafe { sys::dlx_message_get_qos(self.as_raw(), &mut qos) })?;
+        Ok(qos)
+    }
+
+    /// What its publisher offers: so a program can make a publisher that offers the same.
+    pub fn qos(&self) -> Result<Qos> {
+        let c = self.qos_of_link()?;
+        Ok(Qos::new(c.on_full, c.depth, c.history, c.retain, c.retain_for_ns))
+    }
+
+    /// Does its publisher wait for the subscription, instead of dropping messages?
+    pub fn is_reliable(&self) -> Result<bool> {
+        self.qos_of_link().map(|qos| qos.reliable)
     }
 }
 

@@ -84,6 +84,9 @@ pub struct SubscribeOptions {
     /// The publisher waits for this subscription instead of dropping messages; it must be one that
     /// blocks.
     pub reliable: bool,
+    /// With `reliable`: be reliable where that is offered, and take messages of publishers that
+    /// drop as well; [`Message::is_reliable`] says which.
+    pub accepts_unreliable: bool,
     /// How many messages may be held at once.
     pub max_held: u32,
     /// How long a take waits busily.
@@ -133,6 +136,7 @@ impl Subscription {
                 History::None => sys::DLX_HISTORY_NONE,
             },
             reliable: options.reliable,
+            accepts_unreliable: options.accepts_unreliable,
             max_held: options.max_held,
             spin_ns: options.spin.to_ns(),
             n_publishers: match options.ends {

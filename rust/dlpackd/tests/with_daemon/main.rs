@@ -10,6 +10,7 @@ mod daemon;
 mod examples;
 mod lifetimes;
 mod messages;
+mod observers;
 mod peers;
 mod queues;
 mod sets;
