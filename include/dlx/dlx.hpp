@@ -351,6 +351,13 @@ class message : public detail::handle<dlx_message>
     void done() const { detail::check(dlx_message_done(get())); }
     void give_back() const { detail::check(dlx_message_give_back(get())); }
     void renew() const { detail::check(dlx_message_renew(get())); }
+    /** Gets what its publisher offers: dlx_message_get_qos(). */
+    dlx_message_qos get_qos() const
+    {
+        auto qos = detail::args(dlx_message_qos{});
+        detail::check(dlx_message_get_qos(get(), &qos));
+        return qos;
+    }
     /** Which delivery this is, from 1; 0 if the subscription is in no group. */
     std::uint32_t attempt() const noexcept { return dlx_message_attempt(get()); }
     /** The results of topic(), name() and meta() are valid as long as the message. */
@@ -488,6 +495,37 @@ class subscription : public detail::handle<dlx_subscription>
         auto stats = detail::args(dlx_subscription_stats{});
         detail::check(dlx_subscription_get_stats(get(), &stats));
         return stats;
+    }
+};
+
+/** Tells which publishers and subscriptions there are, and which come and go: dlx/observe.h. */
+class observer : public detail::handle<dlx_observer>
+{
+  public:
+    observer(const client &c, const std::string &topic, dlx_observer_args args = {})
+    {
+        dlx_observer *o = nullptr;
+        args.size = sizeof args;
+        detail::check(dlx_observer_new(c.get(), detail::c_str(topic), &args, &o));
+        x_.reset(o);
+    }
+    /** Gets what is there, or has changed, next; nothing if nothing changes in time. A timeout of 0
+     *  does not wait. `groups` is valid until the next call. */
+    template <class R, class P>
+    std::optional<dlx_observed> next(std::chrono::duration<R, P> timeout)
+    {
+        auto x = detail::args(dlx_observed{});
+        return detail::there(dlx_observer_next(get(), detail::nanoseconds(timeout), &x))
+                   ? std::optional<dlx_observed>(x)
+                   : std::nullopt;
+    }
+    std::optional<dlx_observed> next() { return next(forever); }
+    /** Gets a descriptor for poll(2), which the observer owns: dlx_observer_fd(). */
+    int fd() const
+    {
+        const int r = dlx_observer_fd(get());
+        detail::check(r);
+        return r;
     }
 };
 

@@ -70,6 +70,7 @@ struct release {
     void operator()(dlx_publisher *x) const noexcept { dlx_publisher_unref(x); }
     void operator()(dlx_subscription *x) const noexcept { dlx_subscription_unref(x); }
     void operator()(dlx_message *x) const noexcept { dlx_message_unref(x); }
+    void operator()(dlx_observer *x) const noexcept { dlx_observer_unref(x); }
     void operator()(dlx_caller *x) const noexcept { dlx_caller_unref(x); }
     void operator()(dlx_service *x) const noexcept { dlx_service_unref(x); }
     void operator()(dlx_request *x) const noexcept { dlx_request_unref(x); }

@@ -25,7 +25,7 @@ constexpr bool move_only =
     !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T> &&
     std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move_assignable_v<T>;
 static_assert(move_only<dlx::client> && move_only<dlx::publisher> && move_only<dlx::subscription> &&
-              move_only<dlx::message> && move_only<dlx::tensor>);
+              move_only<dlx::message> && move_only<dlx::tensor> && move_only<dlx::observer>);
 static_assert(sizeof(dlx::tensor) == sizeof(void *) && sizeof(dlx::message) == sizeof(void *));
 static_assert(std::is_same_v<decltype(std::declval<dlx::message>().data<float>(0)), const float *>);
 
@@ -524,6 +524,36 @@ static void who_came_and_left()
     EXPECT(all.take(10s)->topic() == std::string("cpp/events"));
 }
 
+static void observers_are_told_what_comes_and_goes()
+{
+    dlx::client c;
+    dlx_publisher_args blocking{};
+    blocking.on_full = DLX_ON_FULL_BLOCK;
+    blocking.depth = 7;
+    dlx::publisher p(c, "observed/a", blocking);
+    dlx::observer o(c, "observed/*");
+    auto x = o.next(10s);
+    EXPECT(x && x->kind == DLX_OBSERVED_PUBLISHER && x->own && x->depth == 7);
+    EXPECT(x && std::string(x->topic) == "observed/a" && x->on_full == DLX_ON_FULL_BLOCK);
+    x = o.next();
+    EXPECT(x && x->kind == DLX_OBSERVED_ALL);
+    EXPECT(!o.next(0s) && !o.next(1ms));
+    EXPECT(o.fd() >= 0);
+    {
+        dlx_subscribe_args either{};
+        either.reliable = either.accepts_unreliable = true;
+        dlx::subscription s(c, "observed/*", either);
+        x = o.next(10s);
+        EXPECT(x && x->kind == DLX_OBSERVED_SUBSCRIPTION && x->accepts_unreliable);
+        p.publish(p.alloc<float>({2}));
+        const auto m = s.take(10s);
+        EXPECT(m && m->get_qos().reliable && m->get_qos().depth == 7);
+    }
+    x = o.next(10s);
+    EXPECT(x && x->gone);
+    FAILS(dlx::observer(c, "a b"), DLX_E_TOPIC, "' '");
+}
+
 static void moves()
 {
     dlx::client a, b(std::move(a));
@@ -617,6 +647,7 @@ static const struct {
     {"errors_have_words", errors_have_words},
     {"retained", retained},
     {"who_came_and_left", who_came_and_left},
+    {"observers_are_told_what_comes_and_goes", observers_are_told_what_comes_and_goes},
     {"moves", moves},
     {"what_is_held_outlives_its_client", what_is_held_outlives_its_client},
 #ifdef DLX_README
