@@ -296,14 +296,28 @@ uint64_t dlxd_group_claims_size(const struct dlxd_publisher *publisher)
     return dlx_shm_claims_size(publisher->config.n_entries);
 }
 
-static int ensure_page(struct dlxd_group *group, struct dlxd_user *user)
+static int charge_page(struct dlxd_group *group, struct dlxd_user *user, uint64_t size)
+{
+    int r = dlxd_flights_charge(&group->page_charge, user, DLXD_BYTES, size);
+    return r == 0 ? dlxd_charge_init(&group->bell_charge, user, DLXD_DESCRIPTORS, 1) : r;
+}
+
+static void charge_page_beyond(struct dlxd_group *group, struct dlxd_user *user, uint64_t size)
+{
+    dlxd_charge_restore(&group->page_charge, user, DLXD_BYTES, size);
+    dlxd_charge_restore(&group->bell_charge, user, DLXD_DESCRIPTORS, 1);
+}
+
+static int ensure_page(struct dlxd_group *group, struct dlxd_user *user, bool beyond)
 {
     uint64_t size = dlxd_group_claims_size(group->publisher);
+    int r = 0;
     if (group->page_fd >= 0)
         return 0;
-    int r = dlxd_flights_charge(&group->page_charge, user, DLXD_BYTES, size);
-    if (r == 0)
-        r = dlxd_charge_init(&group->bell_charge, user, DLXD_DESCRIPTORS, 1);
+    if (beyond)
+        charge_page_beyond(group, user, size);
+    else
+        r = charge_page(group, user, size);
     if (r == 0)
         r = make_page(group, size);
     if (r == 0)
@@ -377,13 +391,13 @@ static int group_user(const struct dlxd_group *group, struct dlxd_user **ret)
     return dlxd_users_get(&group->publisher->broker->users, group->whose, ret);
 }
 
-int dlxd_group_make_page(struct dlxd_group *group)
+int dlxd_group_make_page(struct dlxd_group *group, bool beyond)
 {
     struct dlxd_user *user;
     int r = group_user(group, &user);
     if (r < 0)
         return r;
-    r = ensure_page(group, user);
+    r = ensure_page(group, user, beyond);
     dlxd_user_unref(user);
     return r;
 }
@@ -483,7 +497,7 @@ int dlxd_group_admit(struct dlxd_link *link)
     struct dlxd_user *user = link->subscription->client->user;
     if (!link->group || link->owner > 0)
         return 0;
-    int r = ensure_page(link->group, user);
+    int r = ensure_page(link->group, user, false);
     if (r == 0)
         r = dlxd_charge_init(&link->claims_charge, user, DLXD_DESCRIPTORS, 1);
     if (r == 0)

@@ -34,9 +34,9 @@ struct dlxd_group_former {
 };
 int dlxd_group_restore(struct dlxd_publisher *publisher, const struct dlxd_group_former *former,
                        struct dlxd_group **ret);
-/* Makes the claims page if there is none yet: it is to be kept. Returns 0, DLX_E_LIMIT,
- * DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
-int dlxd_group_make_page(struct dlxd_group *group);
+/* Makes the claims page if there is none yet: it is to be kept, or handed over, even beyond the
+ * limits of its user. Returns 0, DLX_E_LIMIT, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
+int dlxd_group_make_page(struct dlxd_group *group, bool beyond);
 /* Has one of them something to do? */
 bool dlxd_groups_are_undone(struct dlxd_publisher *publisher);
 /* Has the declared group with this name something to do? */

@@ -270,7 +270,7 @@ static int keep_group(struct dlxd_store *store, struct dlxd_group *group)
 {
     char name[DLXD_RECORD_NAME_SIZE];
     struct dlxd_user *whose = group->publisher->user;
-    int r = dlxd_group_make_page(group);
+    int r = dlxd_group_make_page(group, false);
     if (r == 0 && !group->page_kept) {
         dlxd_record_name_group(group, name);
         r = keep(store, whose, group->page_fd, name);
@@ -498,11 +498,12 @@ static int hand_over_pidfd(struct dlxd_broker *broker, struct dlxd_handover *han
                            name, publisher->pidfd_kept);
 }
 
+/* A user that is at its limits must not keep the daemon from being replaced. */
 static int hand_over_group(struct dlxd_broker *broker, struct dlxd_handover *handover,
                            struct dlxd_group *group)
 {
     char name[DLXD_RECORD_NAME_SIZE];
-    int r = dlxd_group_make_page(group);
+    int r = dlxd_group_make_page(group, true);
     if (r < 0)
         return r;
     dlxd_record_name_group(group, name);

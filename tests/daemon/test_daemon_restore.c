@@ -2,12 +2,14 @@
 /* What is restored of a publisher's groups, in whatever order the descriptors of a former daemon
  * come. */
 #include "common/memory.h"
+#include "daemon/memory/membership.h"
 #include "daemon/objects/group.h"
 #include "daemon/objects/publisher_state.h"
 #include "daemon/persist/handover.h"
 #include "daemon/persist/restore.h"
 #include "daemon/objects/registry.h"
 #include "daemon/persist/store.h"
+#include "ring/layout.h"
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/fds.h"
 
@@ -84,6 +86,17 @@ TEST(a_restored_group_names_its_publisher_to_workers_of_other_users)
         SUBSCRIPTION_CONFIG(.max_held = 1, .group = "h", .max_attempts = 5), &sock);
     fails(dlxd_group_check(s, only_publisher()), DLX_E_ACCESS, "(pid ");
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "declared it, and its workers are of uid "));
+}
+
+/* One at its limits could keep all others from a new daemon. */
+TEST(groups_of_a_user_without_room_are_handed_over)
+{
+    dlx_scene.broker.users.max[DLXD_BYTES] = dlx_shm_control_size(256) + dlxd_membership_size();
+    restart();
+    const struct dlxd_publisher *publisher = only_publisher();
+    ck_assert_uint_eq(publisher->config.n_groups, N_GROUPS);
+    ck_assert_uint_eq(publisher->user->used[DLXD_BYTES],
+                      dlx_shm_control_size(256) + N_GROUPS * dlx_shm_claims_size(256));
 }
 
 static void end(void)

@@ -294,9 +294,9 @@ static struct group *group_of_theirs(const struct dlxd_group *theirs)
 }
 
 /* The daemon has tried to make it. */
-static void page_is_due(struct group *g, const struct dlxd_group *theirs, int r)
+static void page_is_due(struct group *g, const struct dlxd_group *theirs, int r, bool beyond)
 {
-    bool fits = bytes_fit_after_look(g->user, size_of(g));
+    bool fits = beyond || bytes_fit_after_look(g->user, size_of(g));
     if (g->page != 0)
         return;
     if (theirs->page_fd >= 0) {
@@ -311,10 +311,10 @@ static void page_is_due(struct group *g, const struct dlxd_group *theirs, int r)
     g->pub->no_page |= r == DLX_E_LIMIT;
 }
 
-void on_page(const struct dlxd_group *theirs, int r)
+void on_page(const struct dlxd_group *theirs, int r, bool beyond)
 {
     struct group *g = group_of_theirs(theirs);
-    page_is_due(g, theirs, r);
+    page_is_due(g, theirs, r, beyond);
     MUST(r == 0 || g->page == 0 || w.faults > 0, "the page of group %s: %s", g->name,
          dlx__error_name(r));
 }
@@ -340,7 +340,7 @@ void on_admit(uint64_t link, const struct dlxd_group *theirs, uint32_t owner, in
         MUST(r == 0 && owner == l->owner, "worker %u of link %ju was %u", owner, link, l->owner);
         return;
     }
-    page_is_due(l->group, theirs, r);
+    page_is_due(l->group, theirs, r, false);
     sim_say("link %ju: worker %u of group %s", link, owner, l->group->name);
     if (r == 0) {
         MUST(owner >= 1 && owner <= DLX_SHM_OWNERS_MAX && !has_owner(l->group, owner),

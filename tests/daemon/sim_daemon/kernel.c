@@ -452,11 +452,11 @@ WRAP(void, dlxd_group_leave, (struct dlxd_link * link))
     __real_dlxd_group_leave(link);
 }
 
-WRAP(int, dlxd_group_make_page, (struct dlxd_group * group))
+WRAP(int, dlxd_group_make_page, (struct dlxd_group * group, bool beyond))
 {
-    int r = __real_dlxd_group_make_page(group);
+    int r = __real_dlxd_group_make_page(group, beyond);
     if (w.running)
-        on_page(group, r);
+        on_page(group, r, beyond);
     return r;
 }
 

@@ -491,7 +491,7 @@ void on_groups_looked(uint64_t publisher);
 /* The daemon looks at all queues whose publishers have gone. */
 void queues_looked(void);
 /* It has made the claims page, or was refused something. */
-void on_page(const struct dlxd_group *theirs, int r);
+void on_page(const struct dlxd_group *theirs, int r, bool beyond);
 /* The worker has a number, or not. */
 void on_admit(uint64_t link, const struct dlxd_group *theirs, uint32_t owner, int r);
 void must_be_claims(const struct link *l, const int *fds);
