@@ -184,10 +184,12 @@ int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds,
     broker->store = store;
     broker->store_hooks = &store_hooks;
     dlxd_restore_publishers(broker, manager_fds, &store->ledger, &store->queue);
+    /* What the manager has yet to forget takes room from what it has yet to keep. */
+    dlxd_restore_remove_rest(manager_fds, store->own, &store->queue);
+    store_flush(store);
     if (manager_fds->is_handed_over)
         keep_what_came(store);
     dlxd_gpu_keeper_claim(broker->gpu);
-    dlxd_restore_remove_rest(manager_fds, store->own, &store->queue);
     store_flush(store);
     return 0;
 }

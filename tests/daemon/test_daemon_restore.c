@@ -99,8 +99,43 @@ TEST(groups_of_a_user_without_room_are_handed_over)
                       dlx_shm_control_size(256) + N_GROUPS * dlx_shm_claims_size(256));
 }
 
+/* Returns whether there was one. */
+static bool read_one(int sock, char text[512])
+{
+    ssize_t n = recv(sock, text, 511, 0); /* without its descriptors */
+    text[DLX_MAX(n, 0)] = '\0';
+    return n >= 0;
+}
+
+/* The manager takes no more than it has room for, and says nothing. */
+TEST(entries_to_forget_make_room_for_what_is_handed_over)
+{
+    struct dlxd_manager_fds manager_fds;
+    char name[64], text[512];
+    size_t n_dropped = 0, n_kept = 0;
+    (void)snprintf(name, sizeof name, "@dlx-restore-%d", (int)getpid());
+    int sock = dlx_scene_keep(dlx_test_fds_bind(name, SOCK_DGRAM | SOCK_NONBLOCK));
+    ck_assert_int_eq(setenv("NOTIFY_SOCKET", name, 1), 0);
+    leave_groups();
+    hand_over(&manager_fds);
+    dlxd_publisher_vanish(only_publisher());
+    manager_fds.fds = realloc(manager_fds.fds, (manager_fds.n + 1) * sizeof *manager_fds.fds);
+    ck_assert_ptr_nonnull(manager_fds.fds);
+    manager_fds.fds[manager_fds.n++] =
+        (struct dlxd_manager_fd){.fd = -1, .name = strdup("dlx-region-77-0-0")};
+    ok(dlxd_store_init(&dlx_scene.broker, 100, &manager_fds));
+    dlxd_manager_fds_deinit(&manager_fds);
+    while (read_one(sock, text)) {
+        n_dropped += strstr(text, "FDSTOREREMOVE=1") != NULL;
+        n_kept += strstr(text, "FDSTORE=1") && !strstr(text, "dlx-ledger-");
+        ck_assert(n_kept == 0 || n_dropped == 1);
+    }
+    ck_assert_uint_eq(n_kept, 1 + 2 * N_GROUPS);
+}
+
 static void end(void)
 {
+    dlxd_store_deinit(&dlx_scene.broker);
     dlxd_retained_clear(&dlx_scene.broker);
 }
 
