@@ -115,11 +115,11 @@ TEST(every_schedule_keeps_the_promises)
                 "%ju steps, %ju requests (%ju answers, %ju errors, %ju undone), %ju packets, "
                 "%ju links added, %ju waited, %ju of them withdrawn, %ju failed, "
                 "%ju spares given, %ju publishers had to wait, %ju waits for a lack, "
-                "%ju former pages, %ju claims pages, %ju groups listed, "
+                "%ju former pages, %ju claims pages, %ju groups listed, %ju upgrades, "
                 "%ju daemons more, %ju refusals\n",
                 n_steps, totals[0], totals[3], totals[2], totals[1], totals[5], totals[6],
                 totals[7], totals[14], totals[4], totals[16], totals[17], totals[18], totals[19],
-                totals[20], totals[21], totals[8], n_fired);
+                totals[20], totals[21], totals[22], totals[8], n_fired);
 }
 
 int main(void)

@@ -76,7 +76,7 @@ static struct pub *look_for_death(const struct dlxd_watch *watch)
 }
 
 /* At once, before anybody is told: so it is known what was refused. */
-static void offer(struct pub *p)
+void edge_offer(struct pub *p)
 {
     struct dlxd_publisher *theirs = their_publisher(p->id);
     w.is_behind = true;
@@ -97,7 +97,7 @@ static void dispatch(const struct dlxd_watch *watch, int events)
     w.faults = 0;
     watch->fn(watch->data, events);
     if (revealed)
-        offer(revealed);
+        edge_offer(revealed);
     life_rest();
 }
 

@@ -10,7 +10,7 @@ enum { PAGES = 10, AT_ONCE = 3 };
 
 struct claim {
     uint64_t publisher, number;
-    char topic[24];
+    char topic[40];
     bool is_publisher;
     uint64_t bytes;   /* as the daemon has seen; 0: it has ended */
     uint64_t written; /* in the page */

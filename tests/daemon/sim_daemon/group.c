@@ -5,6 +5,7 @@
 
 #include "common/memory.h"
 #include "common/topic.h"
+#include "daemon/memory/claims.h"
 #include "daemon/objects/group.h"
 #include "ring/layout.h"
 #include "tests/daemon/sim_daemon/sim.h"
@@ -439,16 +440,20 @@ static void work_on(const struct claimer *c, struct group *g, uint64_t seq)
     write_cell(c, g, seq, cell);
 }
 
-void claimers_step(void)
+/* Of a message that no worker has claimed, the cell may have the one before it. */
+static void leave_lap_before(const struct claimer *c, const struct group *g, uint64_t seq)
 {
-    struct claimer *c = &w.claimers[rnd(CLAIMERS)];
-    struct group *g = c->used ? group_with_page(c->page) : NULL;
-    if (!c->used)
-        return;
-    if (!g || (!link_by_id(c->link) && one_in(4))) {
-        claimer_free(c);
-        return;
-    }
+    struct dlx_shm_claims *claims = c->map;
+    const struct dlx_shm_cell word = {.state = DLX_SHM_CELL_DONE,
+                                      .attempt = 1,
+                                      .owner = c->owner,
+                                      .lap = seq / g->pub->n_entries};
+    if (word.lap > 0)
+        dlx_store64_release(&claims->cells[slot_of(g, seq)], dlx_shm_cell_pack(word));
+}
+
+static void work(const struct claimer *c, struct group *g)
+{
     struct dlx_shm_claims *claims = c->map;
     uint64_t newest = newest_of(g->pub);
     if (g->start == 0) {
@@ -459,8 +464,49 @@ void claimers_step(void)
     for (uint64_t seq = g->start; seq <= newest; seq++)
         if (finishes)
             write_cell(c, g, seq, (struct cell){.state = DLX_SHM_CELL_DONE, .owner = c->owner});
+        else if (cell_of(g, seq)->state == DLX_SHM_CELL_NEVER && one_in(3))
+            leave_lap_before(c, g, seq);
         else if (one_in(3))
             work_on(c, g, seq);
+}
+
+/* What the daemon reads of it. */
+static void check_report(struct group *g, const struct dlxd_group *theirs)
+{
+    struct dlxd_claims_report report;
+    struct dlxd_claim claims[8];
+    bool more;
+    struct tally n = count(g);
+    MUST(dlxd_group_report(theirs, &report), "the page of group %s cannot be read", g->name);
+    MUST(report.waiting == n.waiting && report.in_flight == n.in_flight && report.done == n.done &&
+             report.oldest == n.oldest,
+         "group %s: %ju wait, %ju are in flight, %ju done, expected %ju, %ju and %ju", g->name,
+         report.waiting, report.in_flight, report.done, n.waiting, n.in_flight, n.done);
+    uint32_t n_claims = dlxd_group_list_claims(theirs, 0, claims, 8, &more);
+    MUST(n_claims == DLX_MIN(n.in_flight, 8U) && more == (n.in_flight > 8), "group %s: %u claims",
+         g->name, n_claims);
+    for (uint32_t i = 0; i < n_claims; i++) {
+        const struct cell *cell = cell_of(g, claims[i].seq);
+        MUST((i == 0 || claims[i].seq > claims[i - 1].seq) && cell->state == DLX_SHM_CELL_CLAIMED &&
+                 cell->owner == claims[i].owner && cell->attempt == claims[i].attempt,
+             "group %s: claim of message %ju", g->name, claims[i].seq);
+    }
+}
+
+void claimers_step(void)
+{
+    struct claimer *c = &w.claimers[rnd(CLAIMERS)];
+    struct group *g = c->used ? group_with_page(c->page) : NULL;
+    if (!c->used)
+        return;
+    if (!g || (!link_by_id(c->link) && one_in(4))) {
+        claimer_free(c);
+        return;
+    }
+    work(c, g);
+    struct dlxd_publisher *theirs = their_publisher(g->pub->id);
+    if (theirs)
+        check_report(g, dlxd_group_numbered(theirs, g->number));
 }
 
 /* ---- daemons that end and begin ------------------------------------------------------------ */
@@ -475,6 +521,13 @@ static int find_kept_of(const struct group *g, bool bell)
     return edge_find(name);
 }
 
+static int find_inherited(const struct group *g)
+{
+    char name[112];
+    (void)snprintf(name, sizeof name, "dlx-group-%ju-%u-%s", g->pub->id, g->number, g->name);
+    return life_inherited(name);
+}
+
 void groups_restore(struct pub *p)
 {
     p->n_groups = 0;
@@ -483,7 +536,7 @@ void groups_restore(struct pub *p)
     {
         if (g->pub != p)
             continue;
-        g->used = g->is_declared && find_kept_of(g, false) >= 0;
+        g->used = g->is_declared && find_inherited(g) >= 0;
         p->n_groups += g->used;
     }
     p->last_group = 0;
@@ -543,8 +596,9 @@ static void check_group(struct group *g, const struct dlxd_group *theirs)
     MUST(strcmp(theirs->name, g->name) == 0 && theirs->is_declared == g->is_declared &&
              theirs->whose->uid == uids[g->user] && theirs->n_links == n_links &&
              theirs->n_open == group_n_open(g),
-         "group %s of publisher %ju: %u links, %u open", g->name, g->pub->id, theirs->n_links,
-         theirs->n_open);
+         "group %s of publisher %ju: %u links of %u, %u open of %u, declared %d", g->name,
+         g->pub->id, theirs->n_links, n_links, theirs->n_open, group_n_open(g),
+         theirs->is_declared);
     MUST(n_links == 0 ||
              (theirs->lease_ns == g->terms.lease && theirs->max_attempts == g->terms.max_attempts),
          "group %s of publisher %ju has other terms", g->name, g->pub->id);
@@ -607,7 +661,7 @@ void check_group_list(const Dlx__Wire__ListGroups *asked, const Dlx__Wire__Group
     struct pub *p;
     bool more = false;
     for (; !more && (p = pub_with_groups_after(topic, id)); topic = p->topic, id = p->id) {
-        if (*asked->topic && !dlx__pattern_matches(asked->topic, p->topic))
+        if (!dlx__pattern_matches(*asked->topic ? asked->topic : "**", p->topic))
             continue;
         number = p->id == asked->after_publisher && *asked->after_topic ? number : 0;
         for (struct group *g; !more && (g = group_after(p, number)); number = g->number) {

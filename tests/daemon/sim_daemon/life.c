@@ -6,7 +6,9 @@
 #include "daemon/objects/client.h"
 #include "daemon/objects/connection.h"
 #include "daemon/protocol/dispatch.h"
+#include "daemon/persist/handover.h"
 #include "daemon/persist/manager_fds.h"
+#include "daemon/persist/restore.h"
 #include "daemon/persist/store.h"
 #include "ring/layout.h"
 #include "tests/daemon/sim_daemon/sim.h"
@@ -164,6 +166,68 @@ void life_end_daemon(bool crash)
     forget_all_but_publishers();
 }
 
+int life_inherited(const char *name)
+{
+    for (int i = 0; i < w.n_handed; i++)
+        if (strcmp(w.handed[i].name, name) == 0)
+            return w.handed[i].fd;
+    int at = w.n_handed > 0 || !w.store ? -1 : edge_find(name);
+    return at < 0 ? -1 : w.kept[at].fd;
+}
+
+/* What is handed over, as the next daemon takes it. */
+static void take_handed_over(const struct dlxd_handover *handover)
+{
+    static bool is_daemons[FDS];
+    struct dlxd_manager_fds manager_fds;
+    char text[64];
+    for (int fd = 0; fd < FDS; fd++)
+        is_daemons[fd] = fcntl(fd, F_GETFD) >= 0;
+    (void)snprintf(text, sizeof text, "%d:%d", (int)getpid(), sim_dup(handover->fd));
+    MUST(setenv(DLXD_HANDOVER_VARIABLE, text, 1) == 0 && dlxd_manager_fds_init(&manager_fds) == 0,
+         "%s", dlx__error_message());
+    MUST(manager_fds.is_handed_over && manager_fds.n < DLX_ARRAY_SIZE(w.handed), "%zu descriptors",
+         manager_fds.n);
+    for (size_t i = 0; i < manager_fds.n; i++) {
+        struct dlxd_manager_fd *from = &manager_fds.fds[i];
+        struct kept *to = &w.handed[w.n_handed++];
+        bool is_own = from->fd >= 0 && is_daemons[from->fd];
+        *to = (struct kept){.fd = is_own ? sim_dup(from->fd) : from->fd,
+                            .is_unsent = from->not_stored};
+        (void)snprintf(to->name, sizeof to->name, "%s", from->name);
+        from->taken = true;
+    }
+    dlxd_manager_fds_deinit(&manager_fds);
+}
+
+bool life_replace_daemon(void)
+{
+    struct dlxd_handover handover;
+    sim_say("the daemon is replaced");
+    w.inside = true;
+    w.faults = 0;
+    dlxd_handover_init(&handover);
+    int r = dlxd_store_hand_over(&w.broker, &handover);
+    if (r == 0)
+        r = dlxd_handover_write(&handover);
+    w.inside = false;
+    if (r < 0) {
+        MUST(w.faults > 0, "it cannot be replaced: %s", dlx__error_message());
+        w.inside = true;
+        dlxd_handover_undo(&handover);
+        dlxd_store_take_back(&w.broker);
+        dlxd_handover_deinit(&handover);
+        w.inside = false;
+        check_all();
+        return false;
+    }
+    take_handed_over(&handover);
+    dlxd_handover_deinit(&handover);
+    life_end_daemon(true);
+    w.counts[22]++;
+    return true;
+}
+
 /* Of a kept region or pidfd. */
 static int find_kept(const struct pub *p, const struct region *r)
 {
@@ -172,20 +236,15 @@ static int find_kept(const struct pub *p, const struct region *r)
         (void)snprintf(name, sizeof name, "dlx-region-%ju-%u-%ju", p->id, r->id, r->order);
     else
         (void)snprintf(name, sizeof name, "dlx-pid-%ju", p->id);
-    return edge_find(name);
-}
-
-bool pub_has_died(const struct pub *p)
-{
-    int at = find_kept(p, NULL);
-    struct pollfd poll_fd = {.fd = at < 0 ? -1 : w.kept[at].fd, .events = POLLIN};
-    return at < 0 || poll(&poll_fd, 1, 0) == 1;
+    return life_inherited(name);
 }
 
 /* Restores the parts of a publisher that should come back. False: none. */
 static bool restore(struct pub *p)
 {
-    if (!w.store || !check_is_kept(p))
+    bool is_handed = w.n_handed > 0 && (p->retain > 0 || p->n_groups > 0) &&
+                     (p->state == PUB_OPEN || p->state == PUB_RETAINED);
+    if (!is_handed && (w.n_handed > 0 || !w.store || !check_is_kept(p)))
         return false;
     uint64_t expires = p->state == PUB_RETAINED && !p->dying ? p->expires : 0;
     for (int i = 0; i < p->n_r; i++) {
@@ -198,8 +257,9 @@ static bool restore(struct pub *p)
         return false;
     groups_restore(p);
     int pidfd = find_kept(p, NULL);
-    bool dead = pub_has_died(p);
-    if (dead && (p->retain == 0 || n_published(p) == 0) && !groups_are_undone(p))
+    struct pollfd poll_fd = {.fd = pidfd, .events = POLLIN};
+    bool dead = pidfd < 0 || p->closed || poll(&poll_fd, 1, 0) == 1;
+    if (dead && pub_leaves_nothing(p))
         return false;
     p->state = PUB_RETAINED;
     p->proc = NULL;
@@ -231,13 +291,17 @@ static bool restore(struct pub *p)
 /* As the service manager hands them over. */
 static void inherit(struct dlxd_manager_fds *manager_fds)
 {
-    *manager_fds = (struct dlxd_manager_fds){.n = (size_t)w.n_kept};
-    manager_fds->fds = calloc((size_t)w.n_kept + 1, sizeof *manager_fds->fds);
+    struct kept *from = w.n_handed > 0 ? w.handed : w.kept;
+    int n = w.n_handed > 0 ? w.n_handed : w.n_kept;
+    *manager_fds = (struct dlxd_manager_fds){.n = (size_t)n, .is_handed_over = w.n_handed > 0};
+    manager_fds->fds = calloc((size_t)n + 1, sizeof *manager_fds->fds);
     MUST(manager_fds->fds, "memory");
-    for (int i = 0; i < w.n_kept; i++) {
-        manager_fds->fds[i].fd = sim_dup(w.kept[i].fd);
-        manager_fds->fds[i].name = strdup(w.kept[i].name);
+    for (int i = 0; i < n; i++) {
+        manager_fds->fds[i].fd = w.n_handed > 0 ? from[i].fd : sim_dup(from[i].fd);
+        manager_fds->fds[i].name = strdup(from[i].name);
+        manager_fds->fds[i].not_stored = from[i].is_unsent;
     }
+    w.n_handed = 0;
 }
 
 static void forget(struct pub *p)
@@ -258,7 +322,7 @@ static struct pub *next_restored(uint64_t after)
 
 /* Finds what the daemon has not restored, or not shown, since something was refused. Restored
  * publishers are replaced as by any other successor, in the order of the ids. */
-static void restore_reconcile(void)
+static void restore_reconcile(bool is_handed)
 {
     each_pub (p) {
         const struct dlxd_publisher *theirs = their_publisher(p->id);
@@ -270,8 +334,11 @@ static void restore_reconcile(void)
             p->shown = false;
             p->hidden = true;
         }
-        if (theirs)
+        if (theirs) {
             groups_reconcile(p);
+            if (is_handed) /* the store may have room for other ones now */
+                p->not_kept = theirs->not_kept;
+        }
     }
     struct pub *p = NULL;
     for (uint64_t id = 0; (p = next_restored(id)) != NULL;) {
@@ -289,13 +356,18 @@ static void restore_reconcile(void)
 static void restore_all(void)
 {
     struct dlxd_manager_fds manager_fds;
+    bool is_handed = w.n_handed > 0;
     w.inside = false;
     inherit(&manager_fds);
     w.inside = true;
     uint32_t fault_one_in = w.fault_one_in;
     w.calm = !one_in(3);
     w.fault_one_in = 4 + rnd(60);
-    int r = dlxd_store_init(&w.broker, w.max_fds, &manager_fds);
+    int r = 0;
+    if (w.store)
+        r = dlxd_store_init(&w.broker, w.max_fds, &manager_fds);
+    else
+        dlxd_restore_handed_over(&w.broker, &manager_fds);
     w.fault_one_in = fault_one_in;
     w.calm = true;
     if (r < 0) {
@@ -305,7 +377,7 @@ static void restore_all(void)
     }
     MUST(r == 0, "%s", dlx__error_message());
     dlxd_manager_fds_deinit(&manager_fds);
-    restore_reconcile();
+    restore_reconcile(is_handed);
 }
 
 void life_new_daemon(void)
@@ -322,7 +394,7 @@ void life_new_daemon(void)
     }
     w.now -= 1000000000;
     start_broker();
-    if (w.store)
+    if (w.store || w.n_handed > 0)
         restore_all();
     w.calm = false;
     w.counts[8]++;

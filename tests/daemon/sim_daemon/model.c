@@ -59,19 +59,29 @@ bool pub_is_offered(const struct sub *s, const struct pub *p)
 {
     if (p->state != PUB_RETAINED)
         return true;
-    return *s->terms.group ? group_is_kept(p, s->terms.group) : p->retain > 0;
+    return *s->terms.group ? group_is_kept(p, s->terms.group)
+                           : p->retain > 0 && (p->shown || !p->latched);
 }
 
 int sub_fits(const struct terms *terms, bool reliable, int user, const struct pub *p,
              struct says *says)
 {
+    bool drops = p->on_full == 0 && p->state <= PUB_OPEN;
+    bool waits = *terms->group || (reliable && !drops && p->state <= PUB_OPEN);
+    if (waits && dlx__is_inbox(p->topic)) /* no rule lets anybody wait for a caller */
+        return DLX_E_ACCESS;
     int r = *terms->group ? group_fit(p, user, terms, says) : 0;
-    return r == 0 && reliable && p->on_full == 0 && p->state <= PUB_OPEN ? DLX_E_QOS : r;
+    return r == 0 && reliable && drops ? DLX_E_QOS : r;
 }
 
 bool is_denied(int user, const char *topic)
 {
     return w.denied_topic && user == w.denied_user && strcmp(topic, w.denied_topic) == 0;
+}
+
+bool may_drop(int user, const struct pub *p)
+{
+    return user == p->user || (user < 2 && !dlx__is_inbox(p->topic)); /* the daemon's, and root */
 }
 
 bool matches(const struct sub *s, const struct pub *p)
@@ -172,6 +182,12 @@ static const struct dlxd_link *their_link(uint64_t id)
 {
     struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.links, id);
     return node ? dlxd_container_of(node, struct dlxd_link, by_id) : NULL;
+}
+
+bool link_is_ending(uint64_t id)
+{
+    const struct dlxd_link *l = their_link(id);
+    return l && !l->pending_join;
 }
 
 struct link *link_at(const void *theirs)
@@ -383,7 +399,7 @@ static void link_detach(struct link *l)
         waiter->left = waiter->closed || is_dead(waiter->proc);
     }
     bool joined = p->proc && (l->state == LINK_ADDED || l->state == LINK_OPEN);
-    bool counts = joined && !l->waits;
+    bool counts = joined && !l->waits && !l->has_left;
     if (!joined || !link_drains(l)) {
         l->sub->proc->n_links -= weight_of(l->sub);
         if (p->proc)
@@ -462,7 +478,7 @@ static void pub_leave_client(struct pub *p)
 }
 
 /* Has it nothing for the daemon to keep? */
-static bool leaves_nothing(const struct pub *p)
+bool pub_leaves_nothing(const struct pub *p)
 {
     return p->latched || ((p->retain == 0 || n_published(p) == 0) && !groups_are_undone(p));
 }
@@ -470,14 +486,14 @@ static bool leaves_nothing(const struct pub *p)
 void pub_forget_retained(struct pub *p)
 {
     p->retain = 0;
-    if (leaves_nothing(p))
+    if (pub_leaves_nothing(p))
         pub_vanish(p);
 }
 
 void pub_forget_groups(struct pub *p)
 {
     groups_forget(p);
-    if (leaves_nothing(p))
+    if (pub_leaves_nothing(p))
         pub_vanish(p);
 }
 
@@ -506,6 +522,14 @@ void pub_vanish(struct pub *p)
         pub_free_if_over(p);
 }
 
+bool pub_has_died(const struct pub *p)
+{
+    each_proc (c)
+        if (c->pid == p->pid)
+            return is_dead(c);
+    return true;
+}
+
 void pub_succeed(const struct pub *by)
 {
     uint64_t n = by->state == PUB_NEW ? 0 : n_published(by);
@@ -520,8 +544,7 @@ void pub_succeed(const struct pub *by)
             continue;
         if (by->resumes == origin && n_published(p) < needed)
             needed = n_published(p);
-        bool may = by->user == p->user || by->user < 2; /* the daemon's, and root */
-        if (may && n >= needed)
+        if (may_drop(by->user, p) && n >= needed)
             pub_forget_retained(p);
     }
 }
@@ -530,8 +553,7 @@ void pub_resume(const struct pub *by)
 {
     each_pub (p) {
         if ((!p->shown && !p->hidden) || p->id >= by->id || strcmp(p->topic, by->topic) != 0 ||
-            by->resumes != (p->resumes ? p->resumes : p->id) ||
-            (by->user != p->user && by->user >= 2))
+            by->resumes != (p->resumes ? p->resumes : p->id) || !may_drop(by->user, p))
             continue;
         p->is_back |= p->shown;
         if (p->n_groups > 0)
@@ -553,7 +575,7 @@ static void pub_settle(struct pub *p)
 /* The publisher closed, or its client has gone, whose process is dead or may still write. */
 void pub_end(struct pub *p, bool dead)
 {
-    if (p->state != PUB_OPEN || leaves_nothing(p)) {
+    if (p->state != PUB_OPEN || pub_leaves_nothing(p)) {
         pub_vanish(p);
         return;
     }
@@ -603,7 +625,7 @@ struct pub *on_death_seen(uint64_t id)
     MUST(p && p->dying, "publisher %ju is not awaited", id);
     bool was_former = p->hidden || p->shown;
     p->is_late = p->shown && !p->is_back;
-    if (leaves_nothing(p)) {
+    if (pub_leaves_nothing(p)) {
         pub_vanish(p);
         return NULL;
     }

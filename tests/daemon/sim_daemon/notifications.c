@@ -373,10 +373,13 @@ static void on_added_late(struct pub *p, struct waiter *waiter, const int *fds)
     MUST(w.fds[fds[2]].kind == FD_PIDFD && w.fds[fds[2]].of == waiter->proc,
          "another process's pidfd");
     struct link *l = link_by_id(waiter->link);
-    if (l)
+    if (l) {
         l->waits = false;
+        l->has_left = link_is_ending(l->id);
+    }
     p->n_unread++;
-    if (waiter->ended) { /* it did not count before the publisher knew the link */
+    bool has_left = waiter->ended || link_is_ending(waiter->link);
+    if (has_left) { /* it did not count before the publisher knew the link */
         p->leaves++;
         group_left(p, waiter->group);
     }

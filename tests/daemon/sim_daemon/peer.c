@@ -105,7 +105,7 @@ void peer_forget_pub(struct pub *p)
     p->page = NULL;
     p->line = NULL;
     for (int i = 0; i < p->n_r; i++) {
-        dlx__region_unmap(p->r[i].map, DLX_PAGE);
+        dlx__region_unmap(p->r[i].map, p->r[i].size);
         p->r[i].map = NULL;
         p->r[i].fd = dlx__close(p->r[i].fd);
     }
@@ -184,7 +184,7 @@ void peer_fill(struct region *r)
     if (r->fd < 0)
         return;
     if (r->id == 0) {
-        void *map = mmap(NULL, DLX_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, 0);
+        void *map = mmap(NULL, r->size, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, 0);
         MUST(map != MAP_FAILED, "mmap: %m");
         r->map = map;
         ((struct dlx_shm_control *)map)->heeds_locks = one_in(2);
@@ -192,6 +192,14 @@ void peer_fill(struct region *r)
     make_ready(r->fd, r->size);
     r->fd = dlx__close(r->fd);
     r->filled = true;
+}
+
+void peer_close_block(struct pub *p)
+{
+    struct dlx_shm_control *control = (void *)p->r[0].map;
+    uint64_t n = p->r[0].map[0] + 1;
+    p->closed = true;
+    dlx_store64_release(&control->entries[n % p->n_entries].gen, n | DLX_SHM_END);
 }
 
 static const Dlx__Wire__Packet *receive(int sock, int *ret_code)

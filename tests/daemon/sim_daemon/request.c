@@ -45,6 +45,15 @@ static struct terms terms_of(const Dlx__Wire__Subscribe *body)
     return terms;
 }
 
+/* The first client that subscribes to it has it for itself. */
+static bool is_others_inbox(const struct proc *c, const char *topic)
+{
+    each_sub (s)
+        if (dlx__is_inbox(topic) && strcmp(s->topic, topic) == 0 && s->proc != c)
+            return true;
+    return false;
+}
+
 static int code_of_subscribe(struct proc *c, const Dlx__Wire__Subscribe *body)
 {
     int user = c->user;
@@ -52,7 +61,7 @@ static int code_of_subscribe(struct proc *c, const Dlx__Wire__Subscribe *body)
     if (*terms.group && (body->mode == 1 || body->history > 0 || strchr(terms.group, ' ') ||
                          terms.max_attempts < 1 || terms.max_attempts > 60))
         return DLX_E_INVALID;
-    if (is_denied(user, body->topic))
+    if (is_denied(user, body->topic) || is_others_inbox(c, body->topic))
         return DLX_E_ACCESS;
     if (used(user, DLXD_OBJECTS) >= w.max[DLXD_OBJECTS] ||
         (strchr(body->topic, '*') && used(user, DLXD_PATTERNS) >= w.max[DLXD_PATTERNS]))
@@ -167,7 +176,8 @@ static int code_of(struct proc *c, const Dlx__Wire__Packet *packet)
         return s && s->proc == c ? 0 : DLX_E_NOT_FOUND;
     case BODY(LIST_LINKS):
         each_pub (p)
-            if (p->state != PUB_GONE && p->id == packet->list_links->publisher)
+            if (p->state != PUB_GONE && p->id == packet->list_links->publisher &&
+                !dlx__is_inbox(p->topic))
                 return 0;
         return DLX_E_NOT_FOUND;
     default:
@@ -443,7 +453,7 @@ static void check_publishers(const Dlx__Wire__ListPublishers *asked,
     struct pub *p;
     size_t n = 0;
     for (; (p = pub_listed_after(topic, id)); topic = p->topic, id = p->id) {
-        if (*asked->topic && !dlx__pattern_matches(asked->topic, p->topic))
+        if (!dlx__pattern_matches(*asked->topic ? asked->topic : "**", p->topic))
             continue;
         if (n++ == 16)
             break;

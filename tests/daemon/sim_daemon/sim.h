@@ -99,7 +99,7 @@ struct pub {
     uint64_t id;
     struct proc *proc; /* NULL: it has left */
     int user, pid;
-    char topic[24], name[8];
+    char topic[40], name[8];
     uint32_t history, depth, n_entries, on_full, retain, max_held;
     bool latched, dying, hidden, not_kept, has_pidfd, awaited;
     /* A former daemon knew it, and newcomers join it; not any more, as it has announced itself. */
@@ -126,6 +126,7 @@ struct pub {
     uint32_t last_group;
     bool may_retain;
     bool looks; /* a worker of what is retained has left, so the daemon looks whether all is done */
+    bool closed;  /* its control block says so */
     bool no_page; /* there was no room for the page of a group that is to be stored */
 };
 
@@ -175,7 +176,7 @@ struct sub {
     bool used;
     uint64_t id;
     struct proc *proc;
-    char topic[24];
+    char topic[40];
     bool reliable;
     struct terms terms;
     uint32_t max_held, mode, n_spares;
@@ -232,6 +233,7 @@ struct link {
     uint32_t owner;   /* its number in the group; 0: it has none yet */
     bool has_claims;  /* the daemon has a descriptor of the claims page for it */
     bool is_cut;      /* its publisher was told so */
+    bool has_left;    /* `leaves` counts it already */
     struct says says; /* FAILED: the text */
     /* The subscriber's side. */
     bool seen_offer, answered, filled, closed;
@@ -271,7 +273,8 @@ struct drain {
 
 struct kept {
     char name[112];
-    int fd;
+    int fd; /* -1: the service manager must forget it */
+    bool is_unsent;
 };
 
 struct world {
@@ -323,6 +326,8 @@ struct world {
     uint32_t max_fds;
     struct kept kept[PUBS * REGIONS];
     int n_kept;
+    struct kept handed[PUBS * REGIONS]; /* by the daemon that is replaced, to the next one */
+    int n_handed;                       /* 0: it is not replaced, but ended */
     int barriers[PROCS * 2];
     int n_barriers;
     uint64_t counts[24]; /* what happened, for the summary */
@@ -386,6 +391,7 @@ void edge_abandon(const struct proc *c); /* no request of the process waits for 
 void edge_manager_reads(void);
 void edge_drop_barriers(void);
 int edge_find(const char *name);
+void edge_offer(struct pub *p); /* which is to be offered now */
 
 /* model.c */
 /* The daemon's publisher; NULL: it is not there. */
@@ -399,6 +405,8 @@ bool pub_is_shown(const struct pub *p);
 bool matches(const struct sub *s, const struct pub *p);
 /* Do the rules deny the user this topic? */
 bool is_denied(int user, const char *topic);
+/* May this user drop what the publisher retains? */
+bool may_drop(int user, const struct pub *p);
 /* May it join a publisher that is shown? */
 bool joins_shown(const struct sub *s);
 /* Can subscribers be told of it? */
@@ -412,6 +420,7 @@ bool pub_is_awaited(const struct pub *p);
 bool pub_is_settled(const struct pub *p);
 /* The daemon keeps its messages, and nobody writes them. */
 bool pub_is_retained(const struct pub *p);
+bool pub_leaves_nothing(const struct pub *p); /* for the daemon to keep */
 /* What it retains, or what its groups have not done, is not kept any more. */
 void pub_forget_retained(struct pub *p);
 void pub_forget_groups(struct pub *p);
@@ -427,10 +436,12 @@ uint32_t credit_of(const struct sub *s);
 bool is_cut(const struct proc *c);
 void link_fail(struct link *l, int code);
 void link_end(struct link *l);
+/* Does the daemon end it, which waits for its publisher to be told? */
+bool link_is_ending(uint64_t id);
 void pub_vanish(struct pub *p);
 void pub_end(struct pub *p, bool dead);
 void pub_succeed(const struct pub *p);
-/* Is the process dead whose pidfd is kept for it? */
+/* Is its process dead? */
 bool pub_has_died(const struct pub *p);
 /* The publisher is announced, maybe again. */
 void pub_resume(const struct pub *by);
@@ -567,12 +578,18 @@ void peer_ack(struct sub *s, uint32_t n);
 void peer_read_links(struct pub *p);
 void peer_forget_pub(struct pub *p);
 void peer_fill(struct region *r);
+/* It publishes nothing more, and has yet to tell a daemon. */
+void peer_close_block(struct pub *p);
 void peer_close_sub(struct sub *s);
 
 /* life.c */
 void life_begin(void);
 void life_rest(void); /* the daemon has done what it was called for */
 void life_end_daemon(bool crash);
+/* Ends it, if it could hand over what it has. */
+bool life_replace_daemon(void);
+/* The descriptor that the next daemon gets under this name; -1: none. */
+int life_inherited(const char *name);
 void life_new_daemon(void);
 void life_quiesce(void);
 /* The daemon has new rules. `topic`: "a", "a/b", "a/c", or NULL. */

@@ -11,6 +11,8 @@
 #include "tests/daemon/sim_daemon/sim.h"
 
 static char *topics[] = {"a", "a/b", "a/c"};
+/* Callers get replies there. */
+static char *inboxes[] = {"@0123456789abcdef0123456789abcdef", "@fedcba9876543210fedcba9876543210"};
 static char *patterns[] = {"a", "a/b", "a/*", "**", "a/**", "a/c", "*"};
 
 static struct pub *any_pub(struct proc *c)
@@ -85,6 +87,8 @@ static void ask_publisher(struct proc *c)
     if (n_pubs() >= PUBS - 4)
         return;
     body.topic = topics[rnd(DLX_ARRAY_SIZE(topics))];
+    if (c->minor >= 8 && one_in(8))
+        body.topic = inboxes[rnd(DLX_ARRAY_SIZE(inboxes))];
     body.history = one_in(30) ? 0 : 1 + rnd(4);
     body.depth = one_in(30) ? 0 : one_in(4) ? 129 + rnd(100) : 1 + rnd(8);
     body.n_entries =
@@ -100,11 +104,11 @@ static void ask_publisher(struct proc *c)
     if (former->used && former->state == PUB_RETAINED && one_in(2)) {
         body.topic = (char *)(uintptr_t)former->topic;
         body.resumes = former->resumes ? former->resumes : former->id;
-        body.after_seq = rnd(3);
+        body.after_seq = one_in(2) ? rnd(3) : rnd(2000);
         body.retain = DLX_MIN(DLX_MAX(former->retain, 1U), body.history);
     } else if (one_in(8)) {
         body.resumes = 1 + rnd(1000);
-        body.after_seq = rnd(4);
+        body.after_seq = one_in(2) ? rnd(4) : rnd(2000);
     }
     body.groups = groups;
     if (c->minor >= 8 ? one_in(2) : one_in(60))
@@ -194,6 +198,9 @@ static void ask_drop_queues(struct proc *c)
 {
     Dlx__Wire__GroupsDrop body = DLX__WIRE__GROUPS_DROP__INIT;
     body.topic = topics[rnd(DLX_ARRAY_SIZE(topics))];
+    each_pub (p)
+        if (p->n_groups > 0 && *p->topic != '@' && pub_is_retained(p) && one_in(2))
+            body.topic = p->topic;
     if (c->minor >= 8 || one_in(60))
         peer_send(c, BODY(GROUPS_DROP), &body, ++c->serial);
 }
@@ -203,7 +210,7 @@ static void ask_groups(struct proc *c)
     Dlx__Wire__ListGroups body = DLX__WIRE__LIST_GROUPS__INIT;
     const struct group *g = &w.groups[rnd(GROUPS)];
     body.topic = one_in(2) ? patterns[rnd(DLX_ARRAY_SIZE(patterns))] : body.topic;
-    if (g->used && one_in(3)) {
+    if (g->used && *g->pub->topic != '@' && one_in(3)) {
         body.after_topic = (char *)(uintptr_t)g->pub->topic;
         body.after_publisher = g->pub->id;
         body.after_group = g->number;
@@ -231,6 +238,8 @@ static void ask_subscribe(struct proc *c)
         body.lease_ns = one_in(8) ? 1000000000 : 0;
         body.topic = patterns[rnd(3)];
     }
+    if (c->minor >= 8 && one_in(6))
+        body.topic = inboxes[rnd(DLX_ARRAY_SIZE(inboxes))];
     peer_send(c, BODY(SUBSCRIBE), &body, ++c->serial);
 }
 
@@ -266,7 +275,7 @@ static void ask_lists(struct proc *c)
         peer_send(c, BODY(DAEMON_INFO), &info, serial);
     } else if (one_in(2)) {
         publishers.topic = one_in(2) ? patterns[rnd(DLX_ARRAY_SIZE(patterns))] : publishers.topic;
-        if (p->used && one_in(2)) {
+        if (p->used && *p->topic != '@' && one_in(2)) {
             publishers.after_topic = (char *)(uintptr_t)p->topic;
             publishers.after_publisher = p->id;
         }
@@ -320,7 +329,11 @@ static void ask(struct proc *c)
 static void publish(void)
 {
     struct pub *p = &w.pubs[rnd(PUBS)];
-    if (p->used && p->proc && p->proc->alive && p->state != PUB_NEW && n_published(p) < CELLS - 4)
+    if (!p->used || !p->r[0].map || p->closed)
+        return;
+    if (p->dying && one_in(2))
+        peer_close_block(p);
+    else if (p->proc && p->proc->alive && p->state != PUB_NEW && n_published(p) < CELLS - 4)
         p->r[0].map[0] = DLX_MAX(p->r[0].map[0], p->after_seq) + 1 + rnd(3);
 }
 
@@ -345,6 +358,22 @@ static void leave_link(void)
         return;
     body.link = l->id;
     peer_tell(l->sub, BODY(LINK_CLOSE), &body);
+}
+
+/* Queues of which all is done end, and former publishers that have closed. */
+static void look_at_all(void)
+{
+    struct pub *revealed[PUBS];
+    int n = 0;
+    queues_looked();
+    each_pub (p) {
+        struct pub *of = pub_is_away(p) && p->closed ? on_death_seen(p->id) : NULL;
+        if (of)
+            revealed[n++] = of;
+    }
+    dlxd_retained_look_all(&w.broker);
+    for (int i = 0; i < n; i++)
+        edge_offer(revealed[i]);
 }
 
 void step_time(uint64_t now)
@@ -372,8 +401,7 @@ void step_time(uint64_t now)
     dlxd_drains_look_all(&w.broker);
     former_looked(-1);
     dlxd_former_look_all(&w.broker);
-    queues_looked();
-    dlxd_retained_look_all(&w.broker);
+    look_at_all();
     dlxd_flights_look_all(&w.broker.users);
     w.queued &= w.busy;
     dlxd_store_retry(&w.broker, now);
@@ -433,13 +461,14 @@ void step(void)
         if (c->connected && !c->hung_up)
             lie(c);
     } else if (what < 987) {
-        life_end_daemon(one_in(2));
+        if (one_in(3) ? !life_replace_daemon() : (life_end_daemon(one_in(2)), false))
+            return;
         if (c->alive && one_in(2))
             peer_die(c);
         life_new_daemon();
     } else if (what < 991) {
         life_quiesce();
-    } else if (what < 995) {
+    } else if (what < 999) {
         life_reload((int)rnd(USERS), one_in(3) ? NULL : topics[rnd(DLX_ARRAY_SIZE(topics))]);
     }
     for (uint32_t i = w.with_groups ? rnd(4) : 0; i > 0; i--)
