@@ -102,13 +102,13 @@ pub use dlpackd_sys as sys;
 pub use dtype::{DType, Device, Element};
 pub use error::{Error, ErrorKind, Rejected, Result};
 pub use event::{Event, EventKind};
-pub use info::PublisherInfo;
+pub use info::{LinkInfo, PublisherInfo, QuotaInfo};
 pub use message::Message;
 pub use observer::{Change, Observe, Observed, Observer, Qos};
 pub use publisher::{
     OnFull, PublishOptions, Publisher, PublisherOptions, PublisherStats, Report, RetainFor,
 };
-pub use queue::GroupInfo;
+pub use queue::{ClaimInfo, GroupInfo};
 pub use set::Set;
 pub use subscription::{
     Ends, History, Messages, Mode, Spin, SubscribeOptions, Subscription, SubscriptionStats,

@@ -142,7 +142,50 @@ impl GroupInfo {
     }
 }
 
+/// A message that a worker of a group has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClaimInfo {
+    /// Number of the message.
+    pub seq: u64,
+    /// When it was published, CLOCK_MONOTONIC; None: it was dropped since.
+    pub published_ns: Option<u64>,
+    /// Name of the worker's program.
+    pub client_name: String,
+    /// Id of the worker's link; None: it is gone, and another one will take the message.
+    pub link: Option<u64>,
+    /// Process of the worker, as the daemon sees it.
+    pub pid: u32,
+    /// The user of that process.
+    pub uid: u32,
+    /// Which delivery this is, from 1.
+    pub attempt: u32,
+}
+
+impl ClaimInfo {
+    fn from_c(c: &sys::dlx_claim_info) -> ClaimInfo {
+        ClaimInfo {
+            seq: c.seq,
+            published_ns: Some(c.published_ns).filter(|&n| n != 0),
+            client_name: text(&c.client_name),
+            link: Some(c.link).filter(|&n| n != 0),
+            pid: c.pid,
+            uid: c.uid,
+            attempt: c.attempt,
+        }
+    }
+}
+
 impl Client {
+    /// Lists what the workers of a group have, ordered by message: the ids are those of
+    /// [`GroupInfo`].
+    pub fn claims(&self, publisher: u64, group: u32) -> Result<Vec<ClaimInfo>> {
+        collect(ClaimInfo::from_c, |add, entries| {
+            // SAFETY: the arguments are valid for the call.
+            unsafe { sys::dlx_list_claims(self.as_raw(), publisher, group, Some(add), entries) }
+        })
+    }
+
     /// Lists groups, ordered by topic, publisher and number; `topic` may be a pattern, None: all
     /// topics.
     pub fn groups(&self, topic: Option<&str>) -> Result<Vec<GroupInfo>> {

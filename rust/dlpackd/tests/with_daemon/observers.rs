@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observers, links that are reliable where that is offered, and what a message says of its
-//! publisher.
+//! Observers, links that are reliable where that is offered, what a message says of its publisher,
+//! and lists of links, claims and quotas.
 
 use std::time::Duration;
 
@@ -94,5 +94,46 @@ fn a_subscription_is_reliable_where_that_is_offered() {
         assert_eq!(qos.on_full, if is_first { OnFull::Block } else { OnFull::Drop });
         assert_eq!(qos.retain_for, if is_first { RetainFor::Forever } else { RetainFor::Latched });
         assert_eq!((qos.depth, qos.retain), if is_first { (9, 0) } else { (16, 1) });
+    }
+}
+
+#[test]
+fn links_claims_and_quotas_are_listed() {
+    let daemon = Daemon::start();
+    let client = daemon.connect();
+    let publisher = client.publisher("a").unwrap();
+    let options = SubscribeOptions { group: Some("g".into()), ..Default::default() };
+    let worker = client.subscribe_with("a", &options).unwrap();
+    let subscription = client.subscribe("a").unwrap();
+    publisher.publish(publisher.alloc::<u8>(&[8]).unwrap()).unwrap();
+    let message = worker.take_timeout(PATIENCE).unwrap();
+
+    let links = client.links(publisher.id()).unwrap();
+    assert_eq!(links.len(), 2);
+    assert!(links.iter().all(|l| l.publisher == publisher.id() && l.client_name == "test"));
+    assert!(links.iter().all(|l| l.pid == std::process::id() && !l.blocks && !l.joining));
+    let other = links.iter().find(|l| l.group.is_none()).unwrap();
+    assert_eq!((other.taken, other.behind, other.n_held), (0, Some(1), 0));
+    let link = links.iter().find(|l| l.group.is_some()).unwrap();
+
+    let claims = client.claims(publisher.id(), link.group.unwrap()).unwrap();
+    assert_eq!(claims.len(), 1);
+    assert_eq!((claims[0].seq, claims[0].attempt, claims[0].link), (1, 1, Some(link.link)));
+    assert_eq!(claims[0].published_ns, Some(message.monotonic_ns()));
+    message.done().unwrap();
+    assert_eq!(client.claims(publisher.id(), link.group.unwrap()).unwrap(), []);
+    assert_eq!(client.claims(publisher.id(), 99).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(client.links(1).unwrap_err().kind(), ErrorKind::NotFound);
+
+    let patterns = |client: &dlx::Client| {
+        let quotas = client.quotas().unwrap();
+        quotas.iter().find(|q| q.name == "patterns").map(|q| q.used).unwrap()
+    };
+    assert_eq!(patterns(&client), 0);
+    let observer = client.observe("b", Observe::Both).unwrap(); // it counts as a pattern
+    assert_eq!(patterns(&client), 1);
+    drop((observer, subscription));
+    while patterns(&client) > 0 {
+        std::thread::yield_now();
     }
 }
