@@ -87,6 +87,7 @@ void dlx_test_cast_leave(struct dlx_test_cast *x)
     dlx_caller_unref(x->caller);
     dlx_service_unref(x->service);
     dlx_subscription_unref(x->pattern);
+    dlx_observer_unref(x->o);
     dlx_subscription_unref(x->s);
     dlx_publisher_unref(x->p);
     dlx_client_unref(x->c[0]);

@@ -29,6 +29,7 @@ struct dlx_test_cast {
     struct dlx_client *c[2];
     struct dlx_publisher *p;
     struct dlx_subscription *s, *pattern;
+    struct dlx_observer *o;
     struct dlx_caller *caller;
     struct dlx_service *service;
     struct dlx_request *request;
