@@ -12,6 +12,7 @@
 #   VALGRIND=1                          `make check`: under valgrind
 #   QUICK=1                             a sample or small sizes: bench, bench-gpu, faults, model
 #   MINUTES=n SEED=n                    `make soak`
+#   CALLERS=n                           `make scale`
 #   N=n SEED=n FILES= SINCE=revision    `make mutants`: n mistakes in these or the changed files
 #   FUZZ_RUNS=n T='take topic'          `make fuzz`: executions of a target, and which targets
 #   BENCH_ARGS= HOSTILE_ARGS=           passed to bench/run, bench/run-gpu and tests/hostile/run

@@ -2,7 +2,7 @@
 #
 # What looks at the code besides `make check`: linters, models, fuzzing, faults, soak, coverage.
 
-.PHONY: lint lint-analyzer format abi model fuzz fuzz-quick fuzz-build faults soak hostile \
+.PHONY: lint lint-analyzer format abi model fuzz fuzz-quick fuzz-build faults soak scale hostile \
     hostile-cost hostile-turns coverage mutants skew-check containers-check
 lint: ## check the tree's rules, formatting and static analysers
 	@tools/setup.sh --lint
@@ -50,6 +50,12 @@ soak: ## kill and restart many programs for MINUTES=1; SEED=n; build/soak
 	@tools/setup.sh
 	+@$(SUBMAKE) all soak-programs
 	@$(RUN_ENV) tests/soak/run --minutes '$(MINUTES)' $(if $(SEED),--seed '$(SEED)')
+
+CALLERS ?= 10000
+scale: ## 1,000 workers, and CALLERS=10000 of a service or as many as a limit allows
+	@tools/setup.sh
+	+@$(SUBMAKE) $(BUILD)/dlpackd $(BUILD)/tests/e2e_scale
+	@DLX_SCALE='$(CALLERS)' $(RUN_ENV) $(BUILD)/tests/e2e_scale
 
 HOSTILE_TESTS := $(basename $(notdir $(wildcard tests/hostile/e2e_*.c)))
 hostile: ## programs that lie, under sanitizers; then hostile-cost and hostile-turns
