@@ -72,6 +72,7 @@ static void run_seed(uint64_t seed)
     w.small_sockets = one_in(3);
     w.store = one_in(2);
     w.with_groups = !one_in(3);
+    w.names_workers = one_in(2);
     w.max_fds = one_in(3) ? 4 + rnd(20) : 100000;
     w.max[DLXD_BYTES] = one_in(6) ? 100000 + rnd(200000) : 1U << 28;
     w.max_all = one_in(8) ? 200000 + rnd(300000) : 1U << 29;
@@ -115,11 +116,12 @@ TEST(every_schedule_keeps_the_promises)
                 "%ju steps, %ju requests (%ju answers, %ju errors, %ju undone), %ju packets, "
                 "%ju links added, %ju waited, %ju of them withdrawn, %ju failed, "
                 "%ju spares given, %ju publishers had to wait, %ju waits for a lack, "
-                "%ju former pages, %ju claims pages, %ju groups listed, %ju upgrades, "
+                "%ju former pages, %ju claims pages, %ju groups listed, %ju upgrades, %ju queues "
+                "taken from workers, "
                 "%ju daemons more, %ju refusals\n",
                 n_steps, totals[0], totals[3], totals[2], totals[1], totals[5], totals[6],
                 totals[7], totals[14], totals[4], totals[16], totals[17], totals[18], totals[19],
-                totals[20], totals[21], totals[22], totals[8], n_fired);
+                totals[20], totals[21], totals[22], totals[23], totals[8], n_fired);
 }
 
 int main(void)

@@ -176,8 +176,8 @@ int64_t check_fds_of_peers(void)
 
 bool check_is_kept(const struct pub *p)
 {
-    return p->used && (p->retain > 0 || p->n_groups > 0) && !p->latched && !p->not_kept &&
-           (p->state == PUB_OPEN || p->state == PUB_RETAINED);
+    return p->used && (p->retain > 0 || p->n_groups > 0 || p->is_bare) && !p->latched &&
+           !p->not_kept && (p->state == PUB_OPEN || p->state == PUB_RETAINED);
 }
 
 static void check_store(void)

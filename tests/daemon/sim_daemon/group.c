@@ -150,6 +150,8 @@ int group_fit(const struct pub *p, int user, const struct terms *terms, struct s
     if (p->proc && p->proc->minor < 8)
         return fit_fails(says, DLX_E_VERSION, "protocol %u.%u,", DLX_PROTO_MAJOR, p->proc->minor);
     const struct group *g = group_of(p, terms->group, user);
+    if (p->workers >= 0 && p->workers != user && !(g && g->is_declared))
+        return fit_fails(says, DLX_E_ACCESS, "group of %s: a rule of dlpackd.conf says", p->topic);
     if (!g)
         return 0;
     if (g->user != user)
@@ -182,7 +184,7 @@ void groups_declare(struct pub *p, char *const *names, size_t n)
 {
     p->n_groups = (uint32_t)n;
     for (size_t i = 0; i < n; i++)
-        group_new(p, names[i], p->user)->is_declared = true;
+        group_new(p, names[i], p->workers < 0 ? p->user : p->workers)->is_declared = true;
 }
 
 static void group_free_if_over(struct group *g)
@@ -200,6 +202,7 @@ void groups_forget(struct pub *p)
         if (g->pub != p)
             continue;
         g->is_declared = false;
+        w.counts[23] += group_n_links(g) > 0;
         group_free_if_over(g);
     }
 }
@@ -556,6 +559,7 @@ void groups_reconcile(struct pub *p)
         p->n_groups--;
     }
     p->last_group = theirs->last_group;
+    p->is_bare |= w.faults > 0 && p->n_groups == 0 && p->retain == 0;
 }
 
 /* ---- checks -------------------------------------------------------------------------------- */
@@ -675,4 +679,37 @@ void check_group_list(const Dlx__Wire__ListGroups *asked, const Dlx__Wire__Group
     }
     MUST(body->n_entries == n && body->more == more, "%zu groups, expected %u", body->n_entries, n);
     w.counts[21] += n;
+}
+
+/* The link of the worker with this number; 0: it has none any more. */
+static uint64_t link_of_owner(const struct group *g, uint32_t owner)
+{
+    each_link (l)
+        if (l->group == g && l->owner == owner)
+            return l->id;
+    return 0;
+}
+
+void check_claim_list(const Dlx__Wire__ListClaims *asked, const Dlx__Wire__ClaimList *body)
+{
+    struct group *g = group_numbered(pub_by_id(asked->publisher), asked->group);
+    uint64_t newest = newest_of(g->pub);
+    uint32_t n = 0, n_more = 0;
+    for (uint64_t seq = first_of(g); g->page != 0 && seq > 0 && seq <= newest; seq++) {
+        const struct cell *cell = cell_of(g, seq);
+        if (cell->state != DLX_SHM_CELL_CLAIMED || seq <= asked->after_seq)
+            continue;
+        n_more += n == 32;
+        if (n == 32)
+            continue;
+        MUST(n < body->n_entries, "the claim of message %ju is not listed", seq);
+        const Dlx__Wire__ClaimEntry *e = body->entries[n++];
+        uint64_t link = link_of_owner(g, cell->owner);
+        MUST(e->seq == seq && e->attempt == cell->attempt, "the claim of message %ju", seq);
+        /* One that is over may drain: then its worker may live. */
+        MUST(link > 0 ? e->link == link : !link_by_id(e->link), "message %ju is of link %ju", seq,
+             e->link);
+    }
+    MUST(body->n_entries == n && body->more == (n_more > 0), "%zu claims, expected %u",
+         body->n_entries, n);
 }

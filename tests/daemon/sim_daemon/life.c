@@ -13,9 +13,22 @@
 #include "ring/layout.h"
 #include "tests/daemon/sim_daemon/sim.h"
 
-/* A rule that applies to no user. */
-static struct dlxd_rule no_rules[1];
-static const struct dlxd_rules rules = {.items = no_rules, .n = DLX_ARRAY_SIZE(no_rules)};
+/* The workers of what anybody publishes on a/c are of the third user. Who may do what is decided by
+ * may(). */
+static char *with_workers[] = {"a/c"};
+static struct dlxd_rule items[] = {{.is_for_everybody = true,
+                                    .topics = with_workers,
+                                    .n_topics = DLX_ARRAY_SIZE(with_workers),
+                                    .allow = DLXD_VERB(DLXD_MAY_PUBLISH),
+                                    .has_workers = true,
+                                    .workers = 1001}};
+
+static const struct dlxd_rules *rules(void)
+{
+    static struct dlxd_rules all = {.items = items};
+    all.n = w.names_workers ? DLX_ARRAY_SIZE(items) : 0;
+    return &all;
+}
 
 /* The daemon serves its own user and root; and a third, who has no right to what is others'. */
 static bool may(const struct dlxd_policy *policy, const struct dlxd_principal *who,
@@ -75,7 +88,7 @@ static void start_broker(void)
     MUST(dlxd_broker_init(&w.broker, NULL, &dlx__memory_memfd, &dlxd_dispatch, UINT64_C(1) << 30) ==
              0,
          "init");
-    w.broker.policy = (struct dlxd_policy){.may = may, .uid = 500, .borrow_rules = &rules};
+    w.broker.policy = (struct dlxd_policy){.may = may, .uid = 500, .borrow_rules = rules()};
     memcpy(w.broker.users.max, w.max, sizeof w.max);
     w.broker.users.max[DLXD_DESCRIPTORS] = DLXD_UNLIMITED;
     w.broker.users.all_bytes_max = w.max_all;
@@ -306,6 +319,7 @@ static void inherit(struct dlxd_manager_fds *manager_fds)
 
 static void forget(struct pub *p)
 {
+    sim_say("publisher %ju is not restored", p->id);
     groups_free(p);
     peer_forget_pub(p);
     p->used = false;

@@ -174,6 +174,12 @@ static int code_of(struct proc *c, const Dlx__Wire__Packet *packet)
     case BODY(SUBSCRIPTION_CLOSE):
         s = sub_by_id(packet->subscription_close->subscription);
         return s && s->proc == c ? 0 : DLX_E_NOT_FOUND;
+    case BODY(LIST_CLAIMS):
+        each_pub (p)
+            if (p->state != PUB_GONE && p->id == packet->list_claims->publisher &&
+                !dlx__is_inbox(p->topic) && group_numbered(p, packet->list_claims->group))
+                return 0;
+        return DLX_E_NOT_FOUND;
     case BODY(LIST_LINKS):
         each_pub (p)
             if (p->state != PUB_GONE && p->id == packet->list_links->publisher &&
@@ -185,11 +191,15 @@ static int code_of(struct proc *c, const Dlx__Wire__Packet *packet)
     }
 }
 
+static bool is_of_groups(Dlx__Wire__Packet__BodyCase body)
+{
+    return body == BODY(GROUPS_DROP) || body == BODY(LIST_GROUPS) || body == BODY(LIST_CLAIMS);
+}
+
 static bool is_request(Dlx__Wire__Packet__BodyCase body)
 {
-    return body == BODY(GROUPS_DROP) || body == BODY(LIST_GROUPS) ||
-           (body >= BODY(HELLO) && body != BODY(HELLO_REPLY) && body != BODY(OK) &&
-            body <= BODY(RETAINED_DROP));
+    return is_of_groups(body) || (body >= BODY(HELLO) && body != BODY(HELLO_REPLY) &&
+                                  body != BODY(OK) && body <= BODY(RETAINED_DROP));
 }
 
 /* Is it of a version that the client does not speak? */
@@ -197,7 +207,7 @@ static bool is_too_new(struct proc *c, const Dlx__Wire__Packet *packet)
 {
     Dlx__Wire__Packet__BodyCase body = packet->body_case;
     return c->greeted && c->minor < 8 &&
-           (body == BODY(GROUPS_DROP) || body == BODY(LIST_GROUPS) ||
+           (is_of_groups(body) ||
             (body == BODY(PUBLISHER_NEW) && packet->publisher_new->n_groups > 0 &&
              code_of(c, packet) != DLX_E_INVALID) ||
             (body == BODY(SUBSCRIBE) && *packet->subscribe->group &&
@@ -392,6 +402,7 @@ static void publisher_made(struct proc *c, const Dlx__Wire__PublisherNew *asked,
     p->max_held = asked->max_held;
     p->max_held_bytes = asked->max_held_bytes;
     p->may_retain = (asked->retain > 0 || asked->n_groups > 0) && !asked->latched;
+    p->workers = w.names_workers && strcmp(p->topic, "a/c") == 0 ? 2 : -1;
     groups_declare(p, asked->groups, asked->n_groups);
     add_region(p, 0, body->control_size, fds[0]);
     int dsock = w.fds[fds[2]].peer;
@@ -575,6 +586,9 @@ static void done(struct proc *c, const Dlx__Wire__Packet *request, const Dlx__Wi
         break;
     case BODY(DAEMON_INFO_REPLY):
         check_info(reply->daemon_info_reply);
+        break;
+    case BODY(CLAIM_LIST):
+        check_claim_list(request->list_claims, reply->claim_list);
         break;
     case BODY(GROUP_LIST):
         check_group_list(request->list_groups, reply->group_list);

@@ -125,8 +125,10 @@ struct pub {
     uint32_t n_groups;   /* that are declared, and kept */
     uint32_t last_group;
     bool may_retain;
+    int workers; /* the user that a rule names; -1: none does */
     bool looks; /* a worker of what is retained has left, so the daemon looks whether all is done */
     bool closed;  /* its control block says so */
+    bool is_bare; /* its groups were all that it had, and could not be restored */
     bool no_page; /* there was no room for the page of a group that is to be stored */
 };
 
@@ -300,8 +302,9 @@ struct world {
     int n_drains;
     struct group groups[GROUPS];
     struct claimer claimers[CLAIMERS];
-    bool with_groups; /* clients speak version 2.8 */
-    ino_t looked_at;  /* the page that the daemon has just seen */
+    bool with_groups;   /* clients speak version 2.8 */
+    bool names_workers; /* a rule says whose processes they are */
+    ino_t looked_at;    /* the page that the daemon has just seen */
     uint64_t max[DLXD_N_RESOURCES], max_all;
     /* The rules: this user may neither publish nor subscribe to this topic. NULL: all may. */
     int denied_user;
@@ -513,6 +516,7 @@ void groups_restore(struct pub *p);
 void groups_reconcile(struct pub *p);
 int groups_n_stored(const struct pub *p);
 void groups_check(void);
+void check_claim_list(const Dlx__Wire__ListClaims *asked, const Dlx__Wire__ClaimList *body);
 void check_group_list(const Dlx__Wire__ListGroups *asked, const Dlx__Wire__GroupList *body);
 
 /* former.c */

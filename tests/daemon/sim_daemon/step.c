@@ -205,6 +205,15 @@ static void ask_drop_queues(struct proc *c)
         peer_send(c, BODY(GROUPS_DROP), &body, ++c->serial);
 }
 
+static void ask_claims(struct proc *c, const struct group *g)
+{
+    Dlx__Wire__ListClaims body = DLX__WIRE__LIST_CLAIMS__INIT;
+    body.publisher = g->used ? g->pub->id : 9;
+    body.group = g->used && !one_in(8) ? g->number : 1 + rnd(3);
+    body.after_seq = g->used && one_in(3) ? g->pub->after_seq + rnd(8) : 0;
+    peer_send(c, BODY(LIST_CLAIMS), &body, ++c->serial);
+}
+
 static void ask_groups(struct proc *c)
 {
     Dlx__Wire__ListGroups body = DLX__WIRE__LIST_GROUPS__INIT;
@@ -215,8 +224,22 @@ static void ask_groups(struct proc *c)
         body.after_publisher = g->pub->id;
         body.after_group = g->number;
     }
-    if (c->minor >= 8 || one_in(60))
+    if (c->minor >= 8 && one_in(2))
+        ask_claims(c, g);
+    else if (c->minor >= 8 || one_in(60))
         peer_send(c, BODY(LIST_GROUPS), &body, ++c->serial);
+}
+
+/* That processes of this user may join. */
+static const struct group *any_group(int user)
+{
+    int at = (int)rnd(GROUPS);
+    for (int i = 0; i < GROUPS; i++) {
+        const struct group *g = &w.groups[(at + i) % GROUPS];
+        if (g->used && g->user == user)
+            return g;
+    }
+    return NULL;
 }
 
 static void ask_subscribe(struct proc *c)
@@ -237,6 +260,11 @@ static void ask_subscribe(struct proc *c)
         body.max_attempts = one_in(60) ? 61 * rnd(2) : one_in(8) ? 3 : 5;
         body.lease_ns = one_in(8) ? 1000000000 : 0;
         body.topic = patterns[rnd(3)];
+        const struct group *g = any_group(c->user);
+        if (g && !one_in(3)) {
+            body.group = (char *)(uintptr_t)g->name;
+            body.topic = (char *)(uintptr_t)g->pub->topic;
+        }
     }
     if (c->minor >= 8 && one_in(6))
         body.topic = inboxes[rnd(DLX_ARRAY_SIZE(inboxes))];
