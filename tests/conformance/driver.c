@@ -68,6 +68,7 @@ static const char *daemon_file = "build/dlpackd", *peer, *only;
 static int64_t patience_ms = 60000;
 static char folder[256], socket_path[sizeof folder + 16], log_path[sizeof folder + 16];
 static pid_t daemon_pid;
+static bool is_paused;            /* the daemon */
 static char history[HISTORY_MAX]; /* what was said in this run of a case */
 static char answer[ANSWER_MAX];   /* the last one */
 static int64_t asked_ms, took_ms; /* when the last command was sent, and the time to its answer */
@@ -118,7 +119,7 @@ static void start_daemon(void)
     if (daemon_pid == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         (void)fcntl(ready[1], F_SETFD, 0);
-        int fd = open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+        int fd = open(log_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
         (void)dup2(fd, STDERR_FILENO);
         (void)execl(daemon_file, "dlpackd", "--socket", socket_path, "--ready-fd", number,
                     (char *)NULL);
@@ -131,14 +132,41 @@ static void start_daemon(void)
     (void)close(ready[0]);
 }
 
-static void end_daemon(int signal_number)
+/* Says whether the daemon ended as it should. A SIGCONT beside the signal would disturb the leak
+ * check at its end. */
+static bool end_daemon(int signal_number)
 {
-    if (daemon_pid > 0) {
-        (void)kill(daemon_pid, signal_number);
+    const int64_t deadline = now_ms() + START_MS;
+    int status = 0;
+    pid_t ended = 0;
+    if (daemon_pid == 0)
+        return true;
+    if (is_paused)
         (void)kill(daemon_pid, SIGCONT);
-        (void)waitpid(daemon_pid, NULL, 0);
+    (void)kill(daemon_pid, signal_number);
+    while ((ended = waitpid(daemon_pid, &status, WNOHANG)) == 0 && now_ms() < deadline)
+        (void)poll(NULL, 0, 1);
+    if (ended == 0) {
+        (void)kill(daemon_pid, SIGKILL);
+        (void)waitpid(daemon_pid, &status, 0);
     }
     daemon_pid = 0;
+    is_paused = false;
+    if (signal_number == SIGKILL || (WIFEXITED(status) && WEXITSTATUS(status) == 0))
+        return true;
+    note("  the daemon ended with the status %#x of waitpid(), and said:\n", (unsigned)status);
+    FILE *log = fopen(log_path, "re");
+    for (char line[256]; log && fgets(line, sizeof line, log);)
+        note("    %s", line);
+    if (log)
+        (void)fclose(log);
+    return false;
+}
+
+static void pause_daemon(bool on)
+{
+    is_paused = on;
+    (void)kill(daemon_pid, on ? SIGSTOP : SIGCONT);
 }
 
 /* ---- programs ------------------------------------------------------------------------------ */
@@ -418,13 +446,13 @@ static bool await_fit(struct program *p, const struct statement *s, const char *
 static bool command_daemon(const char *what)
 {
     if (strcmp(what, "kill") == 0)
-        end_daemon(SIGKILL);
+        (void)end_daemon(SIGKILL);
     else if (strcmp(what, "stop") == 0)
-        end_daemon(SIGTERM);
+        return end_daemon(SIGTERM);
     else if (strcmp(what, "pause") == 0)
-        (void)kill(daemon_pid, SIGSTOP);
+        pause_daemon(true);
     else if (strcmp(what, "continue") == 0)
-        (void)kill(daemon_pid, SIGCONT);
+        pause_daemon(false);
     else if (strcmp(what, "start") == 0)
         start_daemon();
     else
@@ -530,10 +558,10 @@ static bool run_case(unsigned from, unsigned to, const char *const commands[N_PR
     if (lacks || !good) /* one may still wait for something */
         for (unsigned i = 0; i < N_PROGRAMS; i++)
             kill_program(&programs[i]);
-    if (daemon_pid > 0)
-        (void)kill(daemon_pid, SIGCONT); /* the case may have stopped it */
+    if (is_paused)
+        pause_daemon(false);
     good &= reset_programs();
-    end_daemon(SIGTERM);
+    good &= end_daemon(SIGTERM);
     return good;
 }
 
@@ -676,7 +704,7 @@ static void clean_up(void)
     char lock_path[sizeof socket_path + 8];
     for (unsigned i = 0; i < N_PROGRAMS; i++)
         kill_program(&programs[i]);
-    end_daemon(SIGTERM);
+    (void)end_daemon(SIGTERM);
     (void)snprintf(lock_path, sizeof lock_path, "%s.lock", socket_path);
     (void)unlink(socket_path);
     (void)unlink(lock_path); /* of a daemon that was killed */
