@@ -552,6 +552,15 @@ int dlx__call_publisher_retains(struct dlx_client *c, uint64_t publisher)
     return tell(c, &request, false);
 }
 
+int dlx__call_subscription_close(struct dlx_client *c, uint64_t subscription)
+{
+    Dlx__Wire__SubscriptionClose body = DLX__WIRE__SUBSCRIPTION_CLOSE__INIT;
+    Dlx__Wire__Packet request =
+        DLX_PACKET(SUBSCRIPTION_CLOSE, subscription_close, &body); /* serial 0: no answer */
+    body.subscription = subscription;
+    return tell(c, &request, false);
+}
+
 int dlx__call_retained_drop(struct dlx_client *c, const char *topic)
 {
     Dlx__Wire__RetainedDrop body = DLX__WIRE__RETAINED_DROP__INIT;

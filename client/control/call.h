@@ -153,6 +153,10 @@ struct dlx_observed_fns {
  * DLX_E_NO_MEMORY, DLX_E_SYSTEM; or what `object` returned. */
 int dlx__observed_read(int borrow_sock, const struct dlx_observed_fns *fns, void *userdata);
 
+/* The subscription has ended, before what this connection asks next: its socket alone has no order
+ * with that. Tells, does not wait: DLX_E_FULL when the socket has no room. */
+int dlx__call_subscription_close(struct dlx_client *c, uint64_t subscription);
+
 /* GPU memory. The daemon has to speak this minor version, or they fail with DLX_E_VERSION. */
 #define DLX_GPU_SINCE 8U
 /* Memory that the keeper makes: a part of a handle, which is all of it (gpu/handle.h), and its

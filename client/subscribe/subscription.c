@@ -809,12 +809,22 @@ static int attach_all(struct dlx_subscription *s)
     }
 }
 
+/* The next worker of this program may have other terms: it comes after the end of this one. */
+static void tell_worker_end(const struct dlx_subscription *s)
+{
+    bool is_same =
+        s->sock >= 0 && s->epoch == atomic_load_explicit(&s->client->epoch, memory_order_acquire);
+    if (s->worker && is_same && s->id > 0)
+        (void)dlx__call_subscription_close(s->client, s->id); /* else its socket tells it */
+}
+
 static void subscription_free(struct dlx_subscription *s)
 {
     if (s->gpu)
         dlx__gpu_receiver()->stop(s->gpu); /* a closed link does not tell when a message is ready */
     while (s->n_links > 0)
         dlx__subscription_detach(s, s->links[s->n_links - 1]);
+    tell_worker_end(s);
     free(s->links);
     free(s->active);
     dlx__resume_positions_deinit(&s->resume_positions);
@@ -936,6 +946,7 @@ int dlx__subscribe(struct dlx_client *c, const char *topic,
         r = attach_all(s);
     if (r < 0) {
         dlx__fail_prefix(r, "subscription to %s", topic);
+        s->id = 0; /* its socket tells its end, and changes no text */
         subscription_free(s);
         return r;
     }

@@ -82,7 +82,8 @@ static const struct request *find_request(Dlx__Wire__Packet__BodyCase body)
 static bool may_be_silent(Dlx__Wire__Packet__BodyCase body)
 {
     return body == BODY(ARENA_DROP) || body == BODY(PUBLISHER_CLOSE) ||
-           body == BODY(PUBLISHER_RETAINS) || body == BODY(GPU_FREE);
+           body == BODY(PUBLISHER_RETAINS) || body == BODY(GPU_FREE) ||
+           body == BODY(SUBSCRIPTION_CLOSE);
 }
 
 static void refuse(struct dlxd_client *client, uint32_t serial)

@@ -569,6 +569,18 @@ TEST(a_worker_with_another_lease_or_limit_is_refused)
           "lease");
 }
 
+TEST(workers_with_other_terms_may_follow_the_last_one_at_once)
+{
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
+    for (uint32_t i = 1; i <= 50; i++) {
+        auto_subscription *s =
+            dlx_test_stream_subscribe(c, TOPIC, WORKER(.max_attempts = i, .lease_ns = SECOND * i));
+        dlx_test_stream_publish(p, N, i);
+        dlx_queue_do(s, i, 1);
+    }
+}
+
 /* ---- lists ---------------------------------------------------------------------------------- */
 
 static int note_link(const struct dlx_link_info *info, void *userdata)
