@@ -109,9 +109,11 @@ int dlx__call_publisher_retains(struct dlx_client *c, uint64_t publisher);
 int dlx__call_retained_drop(struct dlx_client *c, const char *topic);
 int dlx__call_publisher_close(struct dlx_client *c, uint64_t publisher);
 
-/* dlx_list_links(), within that time for each page. Does not connect. */
+/* dlx_list_links(), within that time for each page. Does not connect. `ret_refusal`: why the last
+ * worker that could not be linked was refused; "": none was. */
+#define DLX_REFUSAL_SIZE 256
 int dlx__call_list_links(struct dlx_client *c, uint64_t publisher, int64_t timeout_ns,
-                         dlx_link_info_fn fn, void *userdata);
+                         dlx_link_info_fn fn, void *userdata, char ret_refusal[DLX_REFUSAL_SIZE]);
 
 /* On success the caller owns the fd. */
 int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size,

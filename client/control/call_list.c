@@ -146,7 +146,7 @@ int dlx_list_gone_publishers(struct dlx_client *c, const char *topic, dlx_publis
 }
 
 int dlx__call_list_links(struct dlx_client *c, uint64_t publisher, int64_t timeout_ns,
-                         dlx_link_info_fn fn, void *userdata)
+                         dlx_link_info_fn fn, void *userdata, char ret_refusal[DLX_REFUSAL_SIZE])
 {
     Dlx__Wire__ListLinks body = DLX__WIRE__LIST_LINKS__INIT;
     Dlx__Wire__Packet request = DLX_PACKET(LIST_LINKS, list_links, &body);
@@ -156,6 +156,7 @@ int dlx__call_list_links(struct dlx_client *c, uint64_t publisher, int64_t timeo
     if (!page)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a page of the list");
     body.publisher = publisher;
+    ret_refusal[0] = '\0';
     while (more) {
         int r =
             dlx__call_ask(c, timeout_ns, &request, DLX__WIRE__PACKET__BODY_LINK_LIST, 0, &reply);
@@ -167,6 +168,7 @@ int dlx__call_list_links(struct dlx_client *c, uint64_t publisher, int64_t timeo
         r = dlx__call_check_list(c, n, more);
         for (size_t i = 0; r == 0 && i < n; i++)
             link_info(c, list->entries[i], &page[i]);
+        (void)snprintf(ret_refusal, DLX_REFUSAL_SIZE, "%s", list->refusal);
         dlx__lock_release(&c->lock);
         for (size_t i = 0; r == 0 && i < n; i++)
             r = fn(&page[i], userdata);
@@ -184,7 +186,8 @@ int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn
     int r = DLX_NAME_NULL(0, "dlx_list_links", {"client", c}, {"fn", (void *)(uintptr_t)fn});
     if (r == 0)
         r = dlx__client_ensure(c);
-    return r < 0 ? r : dlx__call_list_links(c, publisher, c->timeout_ns, fn, userdata);
+    char refusal[DLX_REFUSAL_SIZE];
+    return r < 0 ? r : dlx__call_list_links(c, publisher, c->timeout_ns, fn, userdata, refusal);
 }
 
 static uint32_t scope_of(uint64_t pid_namespace)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/publish/publisher_group.h"
-#include "client/control/call.h"
 #include "client/publish/publisher_link.h"
 #include "ring/entry.h"
 #include <inttypes.h>
@@ -139,7 +138,8 @@ static int see_joining(struct view *view)
     char *why_not = view->joining->why_not;
     if (p->client->interrupt) /* it runs while this call waits for the daemon */
         dlx__turn_disown(&p->turn);
-    int r = dlx__call_list_links(p->client, p->id, DLX_RECONNECT_PATIENCE_NS, see_link, view);
+    int r = dlx__call_list_links(p->client, p->id, DLX_RECONNECT_PATIENCE_NS, see_link, view,
+                                 view->joining->refusal);
     if (r == DLX_E_NOT_FOUND)
         (void)snprintf(why_not, DLX_WHY_NOT_SIZE,
                        "dlpackd's rules let this program not observe it");
@@ -194,7 +194,8 @@ void dlx__publisher_describe_holder(const struct dlx_publisher *p,
                        "no worker is attached, and whether others serve it is not known: %s",
                        workers->why_not);
     else
-        (void)snprintf(ret, DLX_HOLDER_SIZE, "no worker serves it");
+        (void)snprintf(ret, DLX_HOLDER_SIZE, "no worker serves it%s%s",
+                       *workers->refusal ? "; one was refused: " : "", workers->refusal);
 }
 
 int dlx__publisher_describe_late(struct dlx_publisher *p, struct dlx_writer_group *group, bool asks,

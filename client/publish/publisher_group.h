@@ -5,6 +5,7 @@
 /* Subscribers, and groups of workers, as their publisher sees them: who is there, how far each
  * group is, and which one is late. In words, for errors. */
 
+#include "client/control/call.h"
 #include "client/publish/publisher_link.h"
 
 /* The group that is the furthest behind `to`, a message; NULL: each has done all up to it.
@@ -30,6 +31,7 @@ struct dlx_seen {
     uint32_t pids[DLX_NAMES_MOST];
     char text[DLX_NAMES_MOST * 80];
     char why_not[DLX_WHY_NOT_SIZE]; /* why it is not known whether there are others; "": it is */
+    char refusal[DLX_REFUSAL_SIZE]; /* why the last worker without a link has none; "": none */
 };
 
 /* `attached`: subscribers that receive what is published from now on. `joining`: those that have to

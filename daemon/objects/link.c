@@ -268,6 +268,16 @@ static void name_publisher(struct dlxd_link *link, const struct dlxd_publisher *
     link->fail_topic = strdup(publisher->topic_name);
 }
 
+/* The publisher of a worker without a link is told when it asks who serves it. */
+static void note_refusal(struct dlxd_publisher *publisher,
+                         const struct dlxd_subscription *subscription, const char *text)
+{
+    if (!dlxd_subscription_is_worker(subscription))
+        return;
+    free(publisher->refusal);
+    publisher->refusal = strdup(text);
+}
+
 int dlxd_link_new(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher,
                   uint64_t id, bool from_start)
 {
@@ -287,6 +297,7 @@ int dlxd_link_new(struct dlxd_subscription *subscription, struct dlxd_publisher 
         return 0;
     }
     name_publisher(link, publisher);
+    note_refusal(publisher, subscription, dlx__error_message());
     dlxd_link_fail(link, r, dlx__error_message());
     return 0;
 }
@@ -392,6 +403,8 @@ void dlxd_link_fail(struct dlxd_link *link, int code, const char *text)
     link->fail_text = strdup(text);
     if (link->publisher)
         name_publisher(link, link->publisher);
+    if (link->publisher)
+        note_refusal(link->publisher, subscription, text);
     link->fail_stays = link->state != DLXD_LINK_NEW ||
                        dlxd_link_id(link) <= subscription->last_offer ||
                        subscription->state == DLXD_SUBSCRIPTION_OPENING ||

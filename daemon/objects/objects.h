@@ -245,6 +245,7 @@ struct dlxd_publisher {
     struct dlxd_list links;       /* by id */
     struct dlxd_list groups;      /* of workers, by number: group.h */
     uint32_t last_group;          /* number */
+    char *refusal;                /* why its last worker without a link has none; NULL: none */
     /* A rule says that this user's processes are the workers; NULL: none says so. */
     struct dlxd_principal *workers;
     bool looks_at_groups; /* RETAINED: a worker has left, and all may be done */

@@ -53,6 +53,7 @@ static void publisher_free(struct dlxd_publisher *publisher)
     dlxd_principal_unref(publisher->principal);
     dlxd_principal_unref(publisher->workers);
     free(publisher->index_bits);
+    free(publisher->refusal);
     free(publisher);
 }
 

@@ -516,6 +516,15 @@ static int add_links_of(struct link_page *page, struct dlxd_client *client)
     return dlx__fail(DLX_E_NOT_FOUND, "there is no publisher %" PRIu64, id);
 }
 
+static char *refusal_of(const struct dlxd_client *client)
+{
+    struct dlxd_idmap_node *node =
+        dlxd_idmap_find(&client->broker->registry.publishers, client->request.object);
+    const char *refusal =
+        node ? dlxd_container_of(node, struct dlxd_publisher, by_id)->refusal : NULL;
+    return (char *)(uintptr_t)(refusal ? refusal : "");
+}
+
 /* Sends an incomplete page after a step, as list_some() does. */
 static int list_some_links(struct dlxd_client *client)
 {
@@ -528,6 +537,7 @@ static int list_some_links(struct dlxd_client *client)
     body.more = r > 0;
     body.n_entries = page.n;
     body.entries = page.pointers;
+    body.refusal = refusal_of(client);
     reply.serial = client->request.serial;
     reply.body_case = DLX__WIRE__PACKET__BODY_LINK_LIST;
     reply.link_list = &body;

@@ -23,6 +23,7 @@ struct board {
     atomic_uint n_callers, n_answered, n_refused;
     atomic_uint n_texts;
     char text[DLX_ERROR_TEXT_SIZE]; /* of the first refusal */
+    char late[DLX_ERROR_TEXT_SIZE]; /* of the last call that failed */
     int64_t timeout_ns;             /* of calls */
 };
 static struct board *board;
@@ -233,6 +234,7 @@ static void call_end(struct dlx_caller *k)
     atomic_fetch_add(&board->n_answered, result.code == 0);
     if (result.code < 0) {
         (void)dlx__fail(result.code, "%s", result.text);
+        (void)snprintf(board->late, sizeof board->late, "%s", result.text);
         note_refusal();
     }
     dlx_message_unref(result.reply);
@@ -325,6 +327,8 @@ TEST(a_worker_refuses_callers_beyond_its_links)
     ck_assert_uint_le(board->n_answered, n_links / 3);
     ck_assert_msg(strstr(board->text, "counted twice (limit 30, by its limits of open files and"),
                   "%s", board->text);
+    ck_assert_msg(strstr(board->late, "no worker serves it; one was refused: subscriber e2e_scale"),
+                  "%s", board->late);
     dlx_test_say(caller.sock);
     dlx_test_part_join(&caller);
     atomic_store(&board->stops, true);

@@ -37,7 +37,7 @@ static const struct {
     {"PublisherList", 2},
     {"PublisherEntry", 19},
     {"ListLinks", 2},
-    {"LinkList", 2},
+    {"LinkList", 3},
     {"LinkEntry", 18},
     {"DaemonInfo", 0},
     {"DaemonInfoReply", 15},
