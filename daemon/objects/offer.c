@@ -390,10 +390,11 @@ bool dlxd_publisher_step(struct dlxd_task *task)
 {
     struct dlxd_publisher *publisher = dlxd_container_of(task, struct dlxd_publisher, task);
     bool is_gone = publisher->state == DLXD_PUBLISHER_GONE;
+    bool has_more = publisher->looks_at_groups || publisher->passes > 0;
     if (publisher->offering.active && !is_gone)
-        return dlxd_offering_step(publisher) || publisher->succeeds || publisher->passes > 0;
+        return dlxd_offering_step(publisher) || publisher->succeeds || has_more;
     if (publisher->succeeds && !is_gone)
-        return dlxd_retained_succeed_step(publisher) || publisher->passes > 0;
+        return dlxd_retained_succeed_step(publisher) || has_more;
     if (publisher->looks_at_groups && !is_gone) {
         bool more = publisher->passes > 0;
         dlxd_publisher_look_at_groups(publisher); /* which may free it */

@@ -3,6 +3,7 @@
  * regions that a test cannot have for real. */
 #include "common/memory.h"
 #include "ring/layout.h"
+#include "daemon/objects/group.h"
 #include "daemon/objects/publisher_state.h"
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/fds.h"
@@ -145,6 +146,21 @@ TEST(many_are_replaced_in_parts)
     }
     ck_assert(!successor->succeeds);
     ck_assert_uint_eq(left, 1);
+}
+
+/* A worker has left meanwhile: all may be done. */
+TEST(a_publisher_that_replaces_messages_looks_at_its_groups_next)
+{
+    char *names[] = {"g"};
+    struct dlxd_publisher *publisher =
+        dlx_test_broker_publisher(new_client(1000), "t", RETAINS_2(.n_groups = 1), 5);
+    ok(dlxd_groups_declare(publisher, names));
+    ck_assert(dlxd_publisher_end(publisher));
+    publisher->succeeds = publisher->looks_at_groups = true;
+    dlxd_task_start(&publisher->task, publisher->user);
+    dlxd_broker_settle(&dlx_scene.broker);
+    ck_assert(!publisher->succeeds);
+    ck_assert(!publisher->looks_at_groups);
 }
 
 TEST(many_that_expire_together_do_so_in_parts)
