@@ -47,8 +47,7 @@ static void check_descriptors(void)
          w.broker.users.all_descriptors, all);
 }
 
-/* A part of it has yet to end: of the model, all has. */
-static bool something_ends(void)
+bool something_ends(void)
 {
     dlx_for_each (it, &w.broker.clients) {
         const struct dlxd_client *client = dlxd_container_of(it, struct dlxd_client, node);

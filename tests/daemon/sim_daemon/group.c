@@ -463,7 +463,7 @@ static void work(const struct claimer *c, struct group *g)
         g->start = DLX_MAX(newest, g->pub->after_seq) + 1;
         dlx_store64_release(&claims->start, g->start);
     }
-    bool finishes = one_in(3);
+    bool finishes = one_in(12);
     for (uint64_t seq = g->start; seq <= newest; seq++)
         if (finishes)
             write_cell(c, g, seq, (struct cell){.state = DLX_SHM_CELL_DONE, .owner = c->owner});
@@ -498,10 +498,13 @@ static void check_report(struct group *g, const struct dlxd_group *theirs)
 
 void claimers_step(void)
 {
-    struct claimer *c = &w.claimers[rnd(CLAIMERS)];
-    struct group *g = c->used ? group_with_page(c->page) : NULL;
-    if (!c->used)
+    uint32_t at = rnd(CLAIMERS), n = 0;
+    while (n < CLAIMERS && !w.claimers[(at + n) % CLAIMERS].used)
+        n++;
+    if (n == CLAIMERS)
         return;
+    struct claimer *c = &w.claimers[(at + n) % CLAIMERS];
+    struct group *g = group_with_page(c->page);
     if (!g || (!link_by_id(c->link) && one_in(4))) {
         claimer_free(c);
         return;

@@ -564,6 +564,8 @@ bool link_is_owed(const struct link *l, bool *ret_for_credit);
 /* check.c */
 void check_info(const Dlx__Wire__DaemonInfoReply *body);
 void check_all(void);
+/* The daemon has yet to end a part of what has ended in the model. */
+bool something_ends(void);
 int64_t check_fds_of_peers(void);
 bool check_is_kept(const struct pub *p);
 void check_nothing_is_owed(const struct pub *p); /* NULL: of any */

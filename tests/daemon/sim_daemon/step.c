@@ -110,6 +110,8 @@ static void ask_publisher(struct proc *c)
         body.resumes = 1 + rnd(1000);
         body.after_seq = one_in(2) ? rnd(4) : rnd(2000);
     }
+    if (one_in(8)) /* so that cells were in use before */
+        body.after_seq = 300 + rnd(1000);
     body.groups = groups;
     if (c->minor >= 8 ? one_in(2) : one_in(60))
         body.n_groups = strcmp(groups[0], groups[1]) == 0 && !one_in(30) ? 1 : 2;
