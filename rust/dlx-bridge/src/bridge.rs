@@ -3,7 +3,7 @@
 //! each flow.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use dlx::Client;
 
 use crate::config::Config;
 use crate::export::{self, Export};
-use crate::flow::Want;
+use crate::flow::{Generation, Want};
 use crate::import::{self, Import, Inbox};
 use crate::mailbox::Mailbox;
 use crate::metrics::Metrics;
@@ -27,6 +27,10 @@ const SCAN: Duration = Duration::from_millis(250);
 const GRACE: Duration = Duration::from_secs(1);
 /// Most things that the bridge's own thread may have to do. What does not fit is said again.
 const MAX_TASKS: usize = 4096;
+/// Most flows in either direction: a peer can ask for one for each name of a host that it makes up.
+const MAX_FLOWS: usize = 16_384;
+/// Most wants that wait for the thread of a flow: the next one says the same and more.
+const MAX_WANTS: usize = 64;
 
 /// What all threads know.
 pub struct Shared {
@@ -36,6 +40,7 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// A random number of this process.
     pub instance: u64,
+    n_imports: AtomicU64,
     stopping: Arc<AtomicBool>,
     complaints: Mutex<Every>,
 }
@@ -43,6 +48,13 @@ pub struct Shared {
 impl Shared {
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// The first generation of a flow, with room for as many as it will ever need: the next flow of
+    /// the same topic begins beyond them.
+    pub fn generation(&self) -> Generation {
+        let count = (self.n_imports.fetch_add(1, Ordering::Relaxed) + 1) << 32;
+        Generation { instance: self.instance, count }
     }
 
     /// A peer sent what cannot be.
@@ -73,7 +85,7 @@ enum Task {
 struct Switch {
     shared: Arc<Shared>,
     tasks: Arc<Mailbox<Task>>,
-    n_tasks: std::sync::atomic::AtomicUsize,
+    n_tasks: AtomicUsize,
     exports: Mutex<HashMap<Key, Arc<Mailbox<export::Event>>>>,
     imports: Mutex<HashMap<Key, Arc<Inbox>>>,
 }
@@ -98,7 +110,8 @@ impl Listener for Switch {
         let key = (host.to_string(), topic);
         if let Frame::Want(want) = frame {
             match lock(&self.exports).get(&key) {
-                Some(flow) => flow.push(export::Event::Want(want)),
+                Some(flow) if flow.len() < MAX_WANTS => flow.push(export::Event::Want(want)),
+                Some(_) => (),
                 None => _ = self.add_task(Task::Want(key, want)), // a want is repeated
             }
             return;
@@ -165,6 +178,7 @@ impl Bridge {
             path,
             metrics,
             instance: random(),
+            n_imports: AtomicU64::new(0),
             stopping,
             complaints: Mutex::default(),
         });
@@ -302,6 +316,9 @@ impl Bridge {
             return;
         }
         let Some(offered) = self.offered.get(&key.1) else { return };
+        if self.exports.len() >= MAX_FLOWS {
+            return self.shared.complain(&key.0, &key.1, "there are as many flows as there may be");
+        }
         let offer = offered.offer.clone();
         let (shared, host) = (self.shared.clone(), key.0.clone());
         let flow = match Mailbox::new() {
@@ -369,6 +386,9 @@ impl Bridge {
     }
 
     fn import(&mut self, key: Key, instance: u64, offer: Offer, local: String) {
+        if self.known.len() >= MAX_FLOWS {
+            return self.shared.complain(&key.0, &key.1, "there are as many flows as there may be");
+        }
         let inbox = match Inbox::new(self.shared.config.window) {
             Ok(inbox) => inbox,
             Err(e) => return say(format_args!("{} of {}: no flow: {e}", key.1, key.0)),

@@ -263,10 +263,10 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// `instance` is a random number of this process.
-    pub fn new(instance: u64, window: u64) -> Receiver {
+    /// The first generation is greater than any earlier one of this process for the same topic.
+    pub fn new(generation: Generation, window: u64) -> Receiver {
         Receiver {
-            generation: Generation { instance, count: 1 },
+            generation,
             window,
             begun: false,
             number: 0,
@@ -285,8 +285,7 @@ impl Receiver {
     /// Begins a new generation. An item that has come in part is to be thrown away.
     pub fn restart(&mut self) {
         let Generation { instance, count } = self.generation;
-        *self = Receiver::new(instance, self.window);
-        self.generation.count = count + 1;
+        *self = Receiver::new(Generation { instance, count: count + 1 }, self.window);
     }
 
     /// A piece has come; `ends` says whether its item ends with it.

@@ -127,7 +127,7 @@ impl Import {
     ) -> Import {
         Import {
             counters: shared.metrics.of(Way::Import, host, &offer.topic),
-            receiver: Receiver::new(shared.instance, shared.config.window),
+            receiver: Receiver::new(shared.generation(), shared.config.window),
             host: host.to_string(),
             ledger: Ledger::default(),
             partial: None,

@@ -38,6 +38,10 @@ impl<T> Mailbox<T> {
         }
     }
 
+    pub fn len(&self) -> usize {
+        lock(&self.queue).len()
+    }
+
     pub fn pop(&self) -> Option<T> {
         lock(&self.queue).pop_front()
     }

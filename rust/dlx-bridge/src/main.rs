@@ -181,6 +181,8 @@ fn run(config: Config) -> Result<(), String> {
     if let Some(address) = &config.metrics {
         metrics::serve(metrics.clone(), address).map_err(|e| format!("metrics {address}: {e}"))?;
     }
+    // what zenoh itself reports, such as certificates that it refuses
+    zenoh::init_log_from_env_or("error,zenoh_link_tls=warn");
     let zenoh = Zenoh::open(&config)?;
     say(format_args!(
         "host {} of realm {}: listens on {}, connects to {}",

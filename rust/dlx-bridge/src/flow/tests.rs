@@ -60,7 +60,7 @@ impl World {
             sender: Sender::new(0),
             forth: VecDeque::new(),
             back: VecDeque::new(),
-            receiver: Receiver::new(1, WINDOW),
+            receiver: Receiver::new(Generation { instance: 1, count: 1 }, WINDOW),
             instance: 1,
             ledger: Ledger::default(),
             inbox: 0,
@@ -179,7 +179,7 @@ impl World {
     fn kill_importer(&mut self) {
         self.lose_transport();
         self.instance += 1;
-        self.receiver = Receiver::new(self.instance, WINDOW);
+        self.receiver = Receiver::new(Generation { instance: self.instance, count: 1 }, WINDOW);
         self.ledger = Ledger::default();
     }
 

@@ -132,6 +132,46 @@ fn sets_come_as_they_were() {
 }
 
 #[test]
+fn tensors_with_strides_are_packed() {
+    let (robot, base) = robot_and_base();
+    let views = publisher(&robot.connect(), "views", OnFull::Block);
+    let subscription = subscriber(&base.connect(), "robot/views", true);
+    let local = subscriber(&robot.connect(), "views", true);
+    views.wait(2, PATIENCE).unwrap();
+    let mut loan = views.alloc::<u16>(&[2, 3]).unwrap();
+    loan.copy_from_slice(&[1, 2, 3, 4, 5, 6]);
+    let tensor: dlx::ManagedTensor = loan.into();
+    // SAFETY: the tensor is this test's alone, and stays within its memory.
+    unsafe {
+        let tensor = &mut (*tensor.as_raw()).dl_tensor;
+        tensor.shape.copy_from([3, 2].as_ptr(), 2);
+        tensor.strides.copy_from([1, 3].as_ptr(), 2);
+    }
+    views.publish(tensor).unwrap();
+    let message = local.take_timeout(PATIENCE).unwrap();
+    assert!(!message.layout(0).unwrap().is_row_major(), "the test packs it itself");
+    let message = subscription.take_timeout(PATIENCE).unwrap();
+    assert_eq!(message.layout(0).unwrap().shape, [3, 2]);
+    assert_eq!(message.slice::<u16>(0).unwrap(), [1, 4, 2, 5, 3, 6]);
+}
+
+/// A topic that changes from one that drops to one that blocks is carried as it is then.
+#[test]
+fn topics_may_change_how_they_are_published() {
+    let (robot, base) = robot_and_base();
+    let (here, there) = (robot.connect(), base.connect());
+    let blocks = || there.publishers(None).unwrap().iter().map(|p| p.blocks).collect::<Vec<_>>();
+    for (number, on_full) in [OnFull::Drop, OnFull::Block, OnFull::Drop].into_iter().enumerate() {
+        let numbers = publisher(&here, "numbers", on_full);
+        wait_until("it is known", || blocks() == [on_full == OnFull::Block]);
+        let subscription = subscriber(&there, "robot/numbers", on_full == OnFull::Block);
+        numbers.wait(1, PATIENCE).unwrap();
+        publish(&numbers, number as u64);
+        assert_eq!(take(&subscription), number as u64);
+    }
+}
+
+#[test]
 fn late_subscribers_get_what_is_retained() {
     let (robot, base) = robot_and_base();
     let options = PublisherOptions { on_full: OnFull::Block, retain: 2, ..Default::default() };

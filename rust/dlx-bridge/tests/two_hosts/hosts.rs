@@ -170,6 +170,7 @@ impl Host {
             .args(["--host", &self.name])
             .arg(format!("--metrics=127.0.0.1:{}", self.metrics))
             .args(&self.options)
+            .stdout(self.log("bridge"))
             .stderr(self.log("bridge"))
             .spawn()
             .unwrap();
@@ -185,6 +186,17 @@ impl Host {
         let pid = self.bridge.as_ref().unwrap().0.id();
         // SAFETY: a system call without pointers, to a child that was not waited for.
         assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
+    }
+
+    /// CPU seconds of the bridge.
+    pub fn cpu(&self) -> f64 {
+        let pid = self.bridge.as_ref().unwrap().0.id();
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields: Vec<_> = stat.rsplit(')').next().unwrap().split(' ').collect();
+        // SAFETY: a system call without pointers.
+        let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
+        let ticks = |i: usize| fields[i].parse::<f64>().unwrap();
+        (ticks(12) + ticks(13)) / per_second
     }
 
     pub fn wait_bridge(&mut self) -> bool {

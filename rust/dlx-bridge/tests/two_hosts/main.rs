@@ -9,3 +9,4 @@ mod many;
 mod numbers;
 mod outages;
 mod rules;
+mod speed;
