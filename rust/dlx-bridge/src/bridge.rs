@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use dlx::Client;
+use dlx::{Client, Observe, Observer};
 
 use crate::config::Config;
 use crate::export::{self, Export};
@@ -21,7 +21,10 @@ use crate::path::{DataPath, Listener, Received};
 use crate::wire::Frame;
 use crate::{Every, lock, say};
 
-/// How often the daemon is asked which topics it has.
+/// How soon after a change the daemon is asked which topics it has, so that many changes are one.
+const SETTLE: Duration = Duration::from_millis(20);
+/// How often it is asked while a topic may have ended, or if it tells no changes (it is older than
+/// protocol 2.9).
 const SCAN: Duration = Duration::from_millis(250);
 /// A topic without a publisher has ended after so long: a program may have been restarted.
 const GRACE: Duration = Duration::from_secs(1);
@@ -206,19 +209,33 @@ impl Bridge {
 
     /// Runs until the process is to end.
     pub fn run(mut self) {
-        let mut scanned: Option<Instant> = None;
-        while !self.shared.is_stopping() {
-            if scanned.is_none_or(|at| at.elapsed() >= SCAN) {
-                scanned = Some(Instant::now());
-                if let Err(e) = self.scan()
-                    && !self.shared.is_stopping()
-                    && self.troubles.is_due()
-                {
-                    say(format_args!("the topics of the daemon are not known: {e}"));
-                }
-                self.collect();
+        let observer = match self.shared.client.observe("**", Observe::Publishers) {
+            Ok(observer) => Some(observer),
+            Err(e) => {
+                say(format_args!("topics are looked up four times a second: {e}"));
+                None
             }
-            self.switch.tasks.wait(None, SCAN);
+        };
+        let (mut scanned, mut has_changed) = (Instant::now(), true);
+        while !self.shared.is_stopping() {
+            while let Some(Ok(Some(_))) = observer.as_ref().map(Observer::try_next) {
+                has_changed = true;
+            }
+            let looks = observer.is_none() || self.offered.values().any(|o| o.gone.is_some());
+            has_changed |= looks;
+            let pause = if looks { SCAN } else { SETTLE };
+            if has_changed && scanned.elapsed() >= pause {
+                (scanned, has_changed) = (Instant::now(), false);
+                if let Err(e) = self.scan() {
+                    has_changed = true;
+                    if !self.shared.is_stopping() && self.troubles.is_due() {
+                        say(format_args!("the topics of the daemon are not known: {e}"));
+                    }
+                }
+            }
+            self.collect();
+            let fd = observer.as_ref().and_then(|observer| observer.poll_fd().ok());
+            self.switch.tasks.wait(fd, if has_changed { pause } else { SCAN });
             while let Some(task) = self.switch.tasks.pop() {
                 self.switch.n_tasks.fetch_sub(1, Ordering::Relaxed);
                 match task {

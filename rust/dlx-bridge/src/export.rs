@@ -155,6 +155,7 @@ impl Export {
         let topic = &self.offer.topic;
         let options = SubscribeOptions {
             reliable: self.offer.reliable,
+            accepts_unreliable: self.offer.reliable, // another publisher may come that drops
             max_held: 2 * MAX_UNACKED as u32,
             ends: Ends::Never,
             ..Default::default()
@@ -166,11 +167,7 @@ impl Export {
                 .map(|p| Position { publisher: p.publisher, seq: p.published })
                 .collect();
             let live = publishers.iter().filter(|p| !p.retained).count() as u32;
-            let unreliable = SubscribeOptions { reliable: false, ..options.clone() };
-            let subscription = match client.subscribe_with(topic, &options) {
-                Err(e) if e.kind() == ErrorKind::Qos => client.subscribe_with(topic, &unreliable),
-                result => result,
-            }?;
+            let subscription = client.subscribe_with(topic, &options)?;
             let base = Base { published, live, since: Instant::now(), attached: false };
             Ok(Source { subscription, base: Some(base) })
         });
