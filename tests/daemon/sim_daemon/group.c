@@ -463,7 +463,7 @@ static void work(const struct claimer *c, struct group *g)
         g->start = DLX_MAX(newest, g->pub->after_seq) + 1;
         dlx_store64_release(&claims->start, g->start);
     }
-    bool finishes = one_in(12);
+    bool finishes = one_in(60);
     for (uint64_t seq = g->start; seq <= newest; seq++)
         if (finishes)
             write_cell(c, g, seq, (struct cell){.state = DLX_SHM_CELL_DONE, .owner = c->owner});

@@ -338,6 +338,20 @@ static void lie(struct proc *c)
     }
 }
 
+/* A publisher with something undone leaves it; or what is left is dropped. */
+static void end_queue(struct proc *c)
+{
+    Dlx__Wire__PublisherClose body = DLX__WIRE__PUBLISHER_CLOSE__INIT;
+    each_pub (p) {
+        if (p->proc != c || p->state != PUB_OPEN || !groups_are_undone(p) || !one_in(4))
+            continue;
+        body.publisher = p->id;
+        peer_send(c, BODY(PUBLISHER_CLOSE), &body, ++c->serial);
+        return;
+    }
+    ask_drop_queues(c);
+}
+
 static void ask(struct proc *c)
 {
     static void (*const requests[])(struct proc *) = {
@@ -353,13 +367,20 @@ static void ask(struct proc *c)
         ask_lists,       ask_lists};
     if (c->serial == 0)
         ask_hello(c);
+    if (c->minor >= 8 && one_in(12)) {
+        end_queue(c);
+        return;
+    }
     requests[rnd(DLX_ARRAY_SIZE(requests))](c);
 }
 
 static void publish(void)
 {
-    struct pub *p = &w.pubs[rnd(PUBS)];
-    if (!p->used || !p->r[0].map || p->closed)
+    uint32_t at = rnd(PUBS), n = 0;
+    while (n < PUBS && !w.pubs[(at + n) % PUBS].used)
+        n++;
+    struct pub *p = &w.pubs[(at + n) % PUBS];
+    if (n == PUBS || !p->r[0].map || p->closed)
         return;
     if (p->dying && one_in(2))
         peer_close_block(p);
