@@ -349,7 +349,6 @@ static int send_open(struct dlxd_link *link)
     if (group) {
         body.owner = link->owner;
         body.claims_size = dlxd_group_claims_size(publisher);
-        body.declared_group = link->group->is_declared ? link->group->number : 0;
         body.declared_group = group->is_declared ? group->number : 0;
     }
     packet.link_open = &body;

@@ -18,6 +18,8 @@
  * that are looked at. */
 #define WEIGHT_AT_ONCE     32U
 #define PUBLISHERS_AT_ONCE 256U
+/* The minor version since which clients know groups whose publisher is away. */
+#define AWAY_SINCE 9U
 /* The topic of the cursor is done. */
 #define NO_TOPIC UINT64_MAX
 
@@ -27,11 +29,12 @@ struct group_page {
     Dlx__Wire__GroupEntry entries[GROUPS_MAX];
     Dlx__Wire__GroupEntry *pointers[GROUPS_MAX];
     size_t n;
+    uint32_t minor; /* of the client */
     uint32_t weight;
     uint32_t n_looks;
 };
 
-static void fill_group(Dlx__Wire__GroupEntry *entry, const struct dlxd_group *group)
+static void fill_group(Dlx__Wire__GroupEntry *entry, const struct dlxd_group *group, uint32_t minor)
 {
     const struct dlxd_publisher *publisher = group->publisher;
     struct dlxd_claims_report report;
@@ -43,10 +46,12 @@ static void fill_group(Dlx__Wire__GroupEntry *entry, const struct dlxd_group *gr
     entry->name = (char *)(uintptr_t)group->name;
     entry->uid = group->whose->uid;
     entry->declared = group->is_declared;
-    entry->client_name = (char *)(uintptr_t)publisher->client_name;
-    entry->pid = (uint32_t)publisher->pid;
-    entry->away = dlxd_publisher_is_former(publisher);
-    entry->gone = !entry->away && dlxd_publisher_has_ended(publisher);
+    entry->gone = !dlxd_publisher_is_former(publisher) && dlxd_publisher_has_ended(publisher);
+    if (minor >= AWAY_SINCE) {
+        entry->client_name = (char *)(uintptr_t)publisher->client_name;
+        entry->pid = (uint32_t)publisher->pid;
+        entry->away = dlxd_publisher_is_former(publisher);
+    }
     entry->n_workers = group->n_links;
     entry->waiting = report.waiting;
     entry->in_flight = report.in_flight;
@@ -76,7 +81,7 @@ static bool add_groups(struct group_page *page, struct dlxd_request *request,
         if (page->n == GROUPS_MAX || page->weight >= WEIGHT_AT_ONCE)
             return false;
         page->weight += 1 + publisher->config.n_entries / 256;
-        fill_group(&page->entries[page->n], group);
+        fill_group(&page->entries[page->n], group, page->minor);
         page->pointers[page->n] = &page->entries[page->n];
         page->n++;
         request->after = group->number;
@@ -133,7 +138,7 @@ static int list_some_groups(struct dlxd_client *client)
     const struct dlxd_registry *registry = &client->broker->registry;
     Dlx__Wire__GroupList body = DLX__WIRE__GROUP_LIST__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
-    struct group_page page = {.n = 0};
+    struct group_page page = {.minor = client->principal->minor};
     struct dlxd_topic *topic = NULL;
     if (request->object != NO_TOPIC &&
         (topic = dlxd_registry_find(registry, request->cursor.after)))

@@ -18,7 +18,7 @@
 #define MODE_LATEST    1U
 
 /* What clients of this minor version, and later ones, are told. */
-enum { BEHIND_SINCE = 6, JOINING_SINCE = 7, FORMER_SINCE = 8, GROUPS_SINCE = 8 };
+enum { BEHIND_SINCE = 6, JOINING_SINCE = 7, FORMER_SINCE = 8, WORKERS_SINCE = 9 };
 
 /* ---- publishers ---------------------------------------------------------------------------- */
 
@@ -349,7 +349,7 @@ static void fill_link(Dlx__Wire__LinkEntry *entry, struct link_page *page,
     fill_report(entry, &report);
     if (minor >= BEHIND_SINCE)
         fill_behind(entry, page, link, control, &report);
-    if (minor >= GROUPS_SINCE && link->group)
+    if (minor >= WORKERS_SINCE && link->group)
         entry->group = link->group->number;
 }
 
@@ -537,7 +537,8 @@ static int list_some_links(struct dlxd_client *client)
     body.more = r > 0;
     body.n_entries = page.n;
     body.entries = page.pointers;
-    body.refusal = refusal_of(client);
+    if (client->principal->minor >= WORKERS_SINCE)
+        body.refusal = refusal_of(client);
     reply.serial = client->request.serial;
     reply.body_case = DLX__WIRE__PACKET__BODY_LINK_LIST;
     reply.link_list = &body;

@@ -12,9 +12,11 @@
 #include "daemon/users/principal.h"
 #include <stdio.h>
 
-/* The minor versions since which clients know groups of workers, and `accepts_unreliable`. */
+/* The minor versions since which clients know groups of workers, `accepts_unreliable`, and
+ * publishers that are away. */
 #define GROUPS_SINCE     8U
 #define UNRELIABLE_SINCE 9U
+#define AWAY_SINCE       9U
 
 /* Replies are for their caller, who subscribes before any other client knows the name. */
 static int check_inbox(const struct dlxd_client *client, const char *inbox)
@@ -67,10 +69,12 @@ static int offer_some(struct dlxd_client *client)
     if (r == 0) {
         body.subscription = dlxd_subscription_id(subscription);
         body.n_offers = request->offers.n_links;
-        body.n_away = request->offers.n_away;
-        body.away_publisher = request->offers.away_publisher;
-        body.away_pid = (uint32_t)request->offers.away_pid;
-        body.away_name = request->offers.away_name;
+        if (client->principal->minor >= AWAY_SINCE) {
+            body.n_away = request->offers.n_away;
+            body.away_publisher = request->offers.away_publisher;
+            body.away_pid = (uint32_t)request->offers.away_pid;
+            body.away_name = request->offers.away_name;
+        }
         reply.serial = request->serial;
         reply.body_case = DLX__WIRE__PACKET__BODY_SUBSCRIBE_REPLY;
         reply.subscribe_reply = &body;

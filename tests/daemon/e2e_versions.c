@@ -7,6 +7,7 @@
 #include "client/publish/publisher.h"
 #include "common/memory.h"
 #include "tests/daemon/harness_served.h"
+#include "tests/daemon/harness_worker.h"
 #include "tests/harness/stream.h"
 
 /*
@@ -293,13 +294,19 @@ LOOP_TEST(a_link_that_is_being_made_is_told_to_those_who_know_it, 0, DLX_ARRAY_S
 
 LOOP_TEST(the_group_of_a_worker_is_told_to_those_who_know_it, 0, DLX_ARRAY_SIZE(minors))
 {
-    enum { SINCE = 8 };
+    enum { SINCE = 9 };
     auto_pair x = dlx_test_pair_make(NULL, SUBSCRIBE(.group = "g"));
     auto_fd fd = connect_as(minors[_i]);
     const Dlx__Wire__LinkList *links =
         dlx_test_call(fd, LIST_LINKS(.publisher = x.p->id))->link_list;
     ck_assert_uint_eq(links->n_entries, 1);
     ck_assert_uint_eq(links->entries[0]->group, minors[_i] >= SINCE);
+    if (minors[_i] < SINCE - 1)
+        return; /* it knows no groups */
+    const Dlx__Wire__GroupList *groups =
+        dlx_test_call(fd, LIST_GROUPS(.topic = WIRE_TEXT("**")))->group_list;
+    ck_assert_uint_eq(groups->n_entries, 1);
+    ck_assert_uint_eq(groups->entries[0]->pid, minors[_i] >= SINCE ? (uint32_t)getpid() : 0);
 }
 
 static int keep_publisher(const struct dlx_publisher_info *info, void *userdata)
