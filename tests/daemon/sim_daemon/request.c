@@ -593,7 +593,7 @@ static void done(struct proc *c, const Dlx__Wire__Packet *request, const Dlx__Wi
         check_claim_list(request->list_claims, reply->claim_list);
         break;
     case BODY(GROUP_LIST):
-        check_group_list(request->list_groups, reply->group_list);
+        check_group_list(c, request->list_groups, reply->group_list);
         break;
     case BODY(PUBLISHER_LIST):
         check_publishers(request->list_publishers, reply->publisher_list);

@@ -517,7 +517,8 @@ void groups_reconcile(struct pub *p);
 int groups_n_stored(const struct pub *p);
 void groups_check(void);
 void check_claim_list(const Dlx__Wire__ListClaims *asked, const Dlx__Wire__ClaimList *body);
-void check_group_list(const Dlx__Wire__ListGroups *asked, const Dlx__Wire__GroupList *body);
+void check_group_list(const struct proc *c, const Dlx__Wire__ListGroups *asked,
+                      const Dlx__Wire__GroupList *body);
 
 /* former.c */
 void former_step(struct proc *c);

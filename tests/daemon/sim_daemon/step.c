@@ -71,7 +71,7 @@ static void ask_hello(struct proc *c)
 {
     Dlx__Wire__Hello body = DLX__WIRE__HELLO__INIT;
     body.major = one_in(60) ? 99 : DLX_PROTO_MAJOR;
-    body.minor = w.with_groups && !one_in(4) ? 8 : rnd(3);
+    body.minor = w.with_groups && !one_in(4) ? 8 + rnd(2) : rnd(3);
     body.name = c->name;
     body.max_links = one_in(6) ? rnd(4) : 100;
     peer_send(c, BODY(HELLO), &body, ++c->serial);
