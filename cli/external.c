@@ -108,8 +108,10 @@ int cli_external_run(const struct cli *cli, const char *path, char *const *words
 {
     char wait[64];
     char **argv = external_arguments(cli, path, words, wait, sizeof wait);
-    if (!argv || (cli->socket && setenv("DLX_SOCKET", cli->socket, 1) < 0))
+    if (!argv || (cli->socket && setenv("DLX_SOCKET", cli->socket, 1) < 0)) {
+        free(argv);
         return cli_report(cli, NULL, "out of memory");
+    }
     (void)signal(SIGXFSZ, SIG_DFL);
     execv(path, argv);
     int failure = errno;
