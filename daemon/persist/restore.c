@@ -115,11 +115,13 @@ static int restore_count(struct dlxd_store_queue *queue, struct dlxd_user *whose
 }
 
 /* Takes the groups, the only ones that are declared from now on. One that cannot be restored is
- * lost, and said to be. */
+ * lost, and said to be. If the record has none, a former daemon has said so of what is left here. */
 static void restore_groups(struct dlxd_publisher *publisher, struct dlxd_store_queue *queue,
                            struct found *found, size_t n)
 {
     uint32_t n_restored = 0;
+    if (publisher->config.n_groups == 0)
+        return;
     for (size_t i = 0; i < n && found[i].name.kind == DLXD_RECORD_IS_GROUP; i++) {
         struct dlxd_group *group;
         struct found *bell = NULL;

@@ -20,7 +20,8 @@ static char *names[N_GROUPS] = {"g", "h", "i"};
 static void leave_groups(void)
 {
     struct dlxd_publisher *publisher = dlx_test_broker_publisher(
-        dlx_scene_client(0, 10), "t", PUBLISHER_CONFIG(.history = 1, .n_groups = N_GROUPS), 1);
+        dlx_scene_client(0, 10), "t",
+        PUBLISHER_CONFIG(.history = 1, .retain = 1, .n_groups = N_GROUPS), 1);
     ok(dlxd_groups_declare(publisher, names));
     ck_assert(dlxd_publisher_end(publisher));
 }
@@ -53,15 +54,30 @@ static void hand_over(struct dlxd_manager_fds *ret)
     dlxd_handover_deinit(&handover);
 }
 
-static void restart(void)
+/* What the record says of the groups. */
+static void restart_with(uint32_t n_groups)
 {
     struct dlxd_manager_fds manager_fds;
     leave_groups();
+    only_publisher()->config.n_groups = n_groups;
     hand_over(&manager_fds);
     dlxd_publisher_vanish(only_publisher());
     ck_assert_ptr_null(dlxd_registry_find(&dlx_scene.broker.registry, "t"));
     dlxd_restore_handed_over(&dlx_scene.broker, &manager_fds);
     dlxd_manager_fds_deinit(&manager_fds);
+}
+
+static void restart(void)
+{
+    restart_with(N_GROUPS);
+}
+
+/* A former daemon could not restore them, and not drop them either. */
+TEST(groups_that_were_said_to_be_lost_stay_lost)
+{
+    restart_with(0);
+    ck_assert(dlxd_list_empty(&only_publisher()->groups));
+    ck_assert_uint_eq(only_publisher()->config.n_groups, 0);
 }
 
 TEST(groups_are_restored_in_the_order_of_their_numbers)
