@@ -115,7 +115,7 @@ static int restore_count(struct dlxd_store_queue *queue, struct dlxd_user *whose
 }
 
 /* Takes the groups, the only ones that are declared from now on. One that cannot be restored is
- * lost, and said to be. If the record has none, a former daemon has said so of what is left here. */
+ * lost, and said to be. If the record has none, a former daemon has said so of what is here. */
 static void restore_groups(struct dlxd_publisher *publisher, struct dlxd_store_queue *queue,
                            struct found *found, size_t n)
 {
