@@ -40,7 +40,7 @@ import wire  # noqa: E402
 QUICK = os.environ.get("QUICK", "") not in ("", "0")
 BUILD = pathlib.Path(os.environ.get("BUILD", "build")).resolve()
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-MINOR = 8
+MINOR = 9
 SCENES = {}  # name: (kind, function)
 
 
@@ -738,6 +738,36 @@ def list_claims_of_many_workers(d):
     for after in range(0, WIDE, WIDE // 64):
         other.call("list_claims", {1: publisher, 2: 1, 3: after})
     return kept
+
+
+def read_observed(sock):
+    """Until all has been told."""
+    while True:
+        reply = wire.receive(sock)
+        is_complete = reply.get(2)
+        reply.close()
+        if is_complete:
+            return
+
+
+@scene("observe")
+def observe_many_publishers_and_subscriptions(d):
+    """All of them are told to some observers, and what changes while these sleep."""
+    c, other = d.client(), d.client()
+    c.publishers([f"{'a' * 200}{i:05}" for i in range(some(3000))])
+    kept = c.subscriptions([f"{'a' * 200}/{i:05}" for i in range(some(3000))])
+    observers = []
+    for pattern in ("**", "*", "*a*a*a*b", "**"):
+        reply = other.call("observe", {1: pattern, 2: 3})
+        if reply.name != "observe_reply":
+            raise OSError(f"no observer: {reply.fields}")
+        observers.append(socket.socket(fileno=reply.fds.pop()))
+        reply.close()
+    for sock in observers:
+        sock.settimeout(20)
+        read_observed(sock)
+    c.publishers(["late"] * some(2000))
+    return kept, observers
 
 
 @scene("publisher_close")

@@ -19,7 +19,8 @@ BODY = {
     "gpu_free": 44, "gpu_serve": 45, "gpu_memory": 46, "list_groups": 47, "group_list": 48,
     "list_claims": 49, "link_offer": 50, "link_ready": 51, "link_open": 52, "arena_added": 53,
     "arena_dropped": 54, "publisher_gone": 55, "link_failed": 56, "ack": 57, "link_close": 58,
-    "spare_sealed": 59, "claim_list": 60, "groups_drop": 61,
+    "spare_sealed": 59, "claim_list": 60, "groups_drop": 61, "observe": 62,
+    "observe_reply": 63, "observed": 64,
 }  # fmt: skip
 NAME = {number: name for name, number in BODY.items()}
 MAJOR, MINOR = 2, 1
