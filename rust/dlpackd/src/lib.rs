@@ -90,6 +90,7 @@ mod set;
 mod subscription;
 mod tensor;
 mod time;
+pub mod topic;
 
 #[cfg(feature = "tokio")]
 pub use aio::{AsyncCaller, AsyncPublisher, AsyncService, AsyncSubscription};

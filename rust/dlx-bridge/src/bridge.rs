@@ -373,7 +373,7 @@ impl Bridge {
         }
         let Some(local) = self.shared.config.import_as(&host, &offer.topic) else { return };
         let key = (host, offer.topic.clone());
-        if !crate::topics::is_topic(&local) {
+        if !dlx::topic::is_name(&local) {
             if is_there && self.said.insert(local.clone()) {
                 say(format_args!(
                     "{} of {} is not imported: {local:?} is no name of a topic, which has at most \

@@ -4,9 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dlx::topic::{is_name, is_pattern, matches};
 use serde::Deserialize;
-
-use crate::topics::{is_pattern, is_topic, matches};
 
 /// bridge.toml.
 #[derive(Clone, Debug, Deserialize)]
@@ -107,7 +106,7 @@ impl Config {
     /// Checks it, and completes it.
     pub fn complete(mut self) -> Result<Config, String> {
         for (what, name) in [("host", &self.host), ("realm", &self.realm)] {
-            if !is_topic(name) || name.contains('/') || name.len() > 63 {
+            if !is_name(name) || name.contains('/') || name.len() > 63 {
                 return Err(format!(
                     "{what} = {name:?}: a name of 1 to 63 bytes of [A-Za-z0-9_.-] is needed"
                 ));
@@ -129,7 +128,7 @@ impl Config {
         for import in &self.import {
             check_pattern(&import.topics)?;
             let local = import.local(&self.realm, "host", "topic");
-            if !is_topic(&local) {
+            if !is_name(&local) {
                 return Err(format!(
                     "prefix = {:?} makes {local:?} of \"topic\", which is no name of a topic",
                     import.prefix

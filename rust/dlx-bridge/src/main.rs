@@ -14,7 +14,6 @@ mod metrics;
 mod offer;
 mod outgoing;
 mod path;
-mod topics;
 mod wire;
 
 use std::fmt;

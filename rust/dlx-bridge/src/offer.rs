@@ -2,8 +2,7 @@
 //! What a host offers: a topic, and how it is published.
 
 use dlx::PublisherInfo;
-
-use crate::topics::is_topic;
+use dlx::topic::is_name;
 
 /// Clients of a daemon with names that begin so are bridges.
 pub const BRIDGE: &str = "dlx-bridge";
@@ -54,7 +53,7 @@ impl Offer {
         };
         let depth = parts.next()?.parse().ok().filter(|n| (1..=4096).contains(n))?;
         let retain = parts.next()?.parse().ok().filter(|n| *n <= 1024)?;
-        let topic = parts.next().filter(|topic| is_topic(topic))?.to_string();
+        let topic = parts.next().filter(|topic| is_name(topic))?.to_string();
         Some((instance, Offer { topic, reliable, depth, retain }))
     }
 }

@@ -8,8 +8,6 @@ use dlx::DType;
 
 use crate::flow::{Generation, Piece, Position, Want};
 
-/// Longest name of a topic.
-pub const TOPIC_MAX: usize = 255;
 /// Longest head of an item: names and shapes of 65,535 tensors of usual names fit.
 pub const HEAD_MAX: usize = 16 << 20;
 /// Longest header of a frame: a Want with all its positions.
@@ -542,7 +540,7 @@ mod tests {
             }
             if let Ok((topic, frame, header)) = Frame::parse(&bytes, bytes.len()) {
                 accepted += 1;
-                assert!(topic.len() <= TOPIC_MAX && header <= bytes.len());
+                assert!(topic.len() <= dlx::topic::SIZE_MAX && header <= bytes.len());
                 if let Frame::Piece { piece, size, head, .. } = frame {
                     assert!(piece.offset + piece.len <= size && u64::from(head) <= piece.len);
                 }

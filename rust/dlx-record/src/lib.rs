@@ -12,7 +12,6 @@ pub mod player;
 pub mod reader;
 pub mod recorder;
 pub mod schema;
-mod topics;
 mod writer;
 
 use std::fmt;

@@ -7,12 +7,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use dlx::topic::matches;
 use dlx::{Client, OnFull, PublishOptions, Publisher, PublisherOptions, Set};
 
 use crate::reader::{Entry, Recording};
 use crate::recorder::poll;
 use crate::schema::Record;
-use crate::topics::matches;
 use crate::{Failure, Result};
 
 /// What to play, and how.

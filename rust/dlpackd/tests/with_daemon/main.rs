@@ -17,4 +17,5 @@ mod sets;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod threads;
+mod topics;
 mod waiting;
