@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What both programs share: stopping by a signal, amounts, and how they end.
+//! What both programs share: how they stop, find the daemon, speak and end.
 
+use std::fmt;
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
-use dlx::{Client, ConnectOptions, Interrupt};
+use dlx::{Client, ConnectOptions, FOREVER, Interrupt};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::{Failure, Result};
@@ -35,22 +38,86 @@ impl Stop {
         Ok(Stop { reader, is_asked })
     }
 
-    /// Connects to the daemon; being asked ends the waits of this connection.
-    pub fn connect(&self, socket: Option<PathBuf>, name: &str) -> Result<Client> {
-        let is_asked = self.is_asked.clone();
+    /// Connects to the daemon; being asked ends the waits of this connection. The first of them
+    /// may be for the daemon, and says so.
+    pub fn connect(&self, daemon: &DaemonArgs, program: &'static str) -> Result<Client> {
+        let is_silent = Arc::new(AtomicBool::new(daemon.wait_daemon.is_none()));
+        let (said, is_asked, words) =
+            (is_silent.clone(), self.is_asked.clone(), daemon.to_string());
+        let ask = move || {
+            if !said.swap(true, Relaxed) {
+                say(format_args!("{program}: waiting for {words}\n"));
+            }
+            is_asked.load(Relaxed)
+        };
         let options = ConnectOptions {
-            socket,
-            name: Some(name.into()),
-            interrupt: Some(Interrupt::new(move || is_asked.load(Relaxed))),
+            socket: daemon.socket.clone(),
+            name: Some(program.into()),
+            autospawn: daemon.wait_daemon.is_none(),
+            wait: daemon.wait_daemon.map(|limit| limit.unwrap_or(FOREVER)),
+            interrupt: Some(Interrupt::new(ask)),
             ..Default::default()
         };
-        Ok(Client::connect_with(&options)?)
+        let client = Client::connect_with(&options)?;
+        is_silent.store(true, Relaxed);
+        Ok(client)
     }
 }
 
 impl std::os::fd::AsFd for Stop {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.reader.as_fd()
+    }
+}
+
+/// Which daemon, and whether to wait for it: options as dlxctl has them.
+#[derive(clap::Args, Clone, Debug)]
+pub struct DaemonArgs {
+    /// Socket of the daemon
+    #[arg(short, long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Wait until a daemon is up, at most for TIME; start none
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = time)]
+    wait_daemon: Option<Option<Duration>>,
+}
+
+impl fmt::Display for DaemonArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let variable = std::env::var_os("DLX_SOCKET").map(PathBuf::from);
+        f.write_str("dlpackd")?;
+        if let Some(socket) = self.socket.as_ref().or(variable.as_ref()) {
+            write!(f, " at {}", socket.display())?;
+        }
+        if let Some(Some(limit)) = self.wait_daemon {
+            write!(f, ", at most {limit:?}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The value of an option that is a time, as dlxctl reads it: a number of seconds, or with a unit.
+pub fn time(text: &str) -> std::result::Result<Duration, String> {
+    const UNITS: [(&str, f64); 8] = [
+        ("", 1e9),
+        ("ns", 1.0),
+        ("us", 1e3),
+        ("ms", 1e6),
+        ("s", 1e9),
+        ("min", 60e9),
+        ("h", 3600e9),
+        ("d", 86_400e9),
+    ];
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = UNITS.iter().find(|(unit, _)| *unit == &text[number.len()..]);
+    let number = if number == text { number } else { number.trim_end_matches(' ') };
+    let ns = unit
+        .filter(|_| number.starts_with(|c: char| c == '.' || c.is_ascii_digit()))
+        .and_then(|(_, factor)| Some(number.parse::<f64>().ok()? * factor))
+        .filter(|&ns| ns <= 1e18)
+        .ok_or("not a time from 0 to 1000000000 seconds, like 2, 0.5, 100ms or 5min")?;
+    match (ns + 0.5) as u64 {
+        0 => Err("must be more than 0".into()),
+        ns => Ok(Duration::from_nanos(ns)),
     }
 }
 
@@ -67,12 +134,17 @@ pub fn amount(bytes: u64) -> String {
     unreachable!("the last unit is for all")
 }
 
+/// Writes to the standard error. A closed one is no reason to end: a recording goes on.
+pub fn say(words: fmt::Arguments<'_>) {
+    let _ = io::stderr().write_fmt(words);
+}
+
 /// Ends a program: with 1 after a failure, which it says.
 pub fn end(program: &str, result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{program}: {failure}");
+            say(format_args!("{program}: {failure}\n"));
             ExitCode::FAILURE
         }
     }
@@ -80,7 +152,34 @@ pub fn end(program: &str, result: Result<()>) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use super::amount;
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_dlxctl() {
+        for (text, ns) in [
+            ("2", 2_000_000_000),
+            ("0.25", 250_000_000),
+            ("1e-3", 1_000_000),
+            ("7ns", 7),
+            ("1.5us", 1500),
+            ("100ms", 100_000_000),
+            ("100 ms", 100_000_000),
+            ("3s", 3_000_000_000),
+            ("2min", 120_000_000_000),
+            ("1h", 3_600_000_000_000),
+            ("1d", 86_400_000_000_000),
+            ("1e9", 1_000_000_000_000_000_000),
+            (".5s", 500_000_000),
+        ] {
+            assert_eq!(time(text), Ok(Duration::from_nanos(ns)), "{text}");
+        }
+        for text in [
+            "", "-1", "inf", "nan", "0x1p3", "0X1", "1.2.3", "2e9", " 1", "1 ", "ms", "1m", "1S",
+            "s1", "1e400", "1sec", "+1", "1ms2", "1,5", "11575d", "0", "0.1ns", "1\u{b5}s",
+        ] {
+            assert!(time(text).is_err(), "{text:?}");
+        }
+    }
 
     #[test]
     fn amounts_have_three_digits() {

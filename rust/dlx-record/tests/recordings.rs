@@ -370,6 +370,36 @@ fn messages_of_other_programs_are_counted_and_lies_refused() {
 }
 
 #[test]
+fn programs_wait_for_a_daemon_and_start_none() {
+    let (mut daemon, folder) = (Daemon::start(), Folder::new());
+    let path = folder.path("waited.mcap");
+    daemon.kill();
+    let program = record(&daemon, &["t", "--wait-daemon=1us", "-o"], &path);
+    let (status, said) = program.end();
+    assert!(!status.success() && said.contains("no dlpackd at"), "{said}");
+
+    let recorder = record(&daemon, &["t", "-r", "-n", "1", "--wait-daemon", "-o"], &path);
+    let socket = daemon.socket().display().to_string();
+    let said = recorder.wait_for("\n");
+    assert_eq!(said, format!("dlx-record: waiting for dlpackd at {socket}\n"));
+    daemon.restart();
+    let publisher = blocking(&daemon.connect(), "t");
+    recorder.while_running(|| publisher.wait(1, Duration::from_millis(100)).is_ok());
+    send(&publisher, &[1_u8], &[1]);
+    assert!(!recorder.wait().contains("waiting"));
+    drop(publisher);
+
+    daemon.kill();
+    let player = play(&daemon, &path, &["--wait-daemon=1h", "--wait=1"]);
+    let said = player.wait_for("\n");
+    assert_eq!(said, format!("dlx-play: waiting for dlpackd at {socket}, at most 3600s\n"));
+    daemon.restart();
+    let subscription = daemon.connect().subscribe("t").unwrap();
+    assert_eq!(subscription.take_timeout(PATIENCE).unwrap().slice::<u8>(0).unwrap(), [1]);
+    player.wait();
+}
+
+#[test]
 fn wrong_arguments_are_refused_in_words() {
     let (daemon, folder) = (Daemon::start(), Folder::new());
     let path = folder.path("there.mcap");
@@ -377,7 +407,7 @@ fn wrong_arguments_are_refused_in_words() {
     for (program, words) in [
         (record(&daemon, &["t", "-o"], &path), "exists: name another file, or say --force"),
         (record(&daemon, &["a b", "-o"], &folder.path("new")), "topic"),
-        (record(&daemon, &["t", "--duration=-1", "-o"], &folder.path("new")), "negative"),
+        (record(&daemon, &["t", "--duration=-1", "-o"], &folder.path("new")), "not a time from"),
         (play(&daemon, &path, &[]), "there.mcap: no MCAP file"),
         (play(&daemon, &folder.path("absent"), &[]), "No such file"),
         (play(&daemon, &path, &["--rate=0"]), "a rate is above 0"),

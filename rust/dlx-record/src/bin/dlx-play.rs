@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use dlx_record::Result;
-use dlx_record::cli::{Stop, end};
+use dlx_record::cli::{DaemonArgs, Stop, end};
 use dlx_record::player::{Options, play};
 
 /// Publish what a recording has, with the time between messages as it was.
@@ -34,9 +34,8 @@ struct Args {
     /// Wait for so many subscribers of a topic before its first message
     #[arg(short, long, value_name = "SUBSCRIBERS", default_value_t = 0)]
     wait: u32,
-    /// Socket of the daemon
-    #[arg(short, long, value_name = "PATH")]
-    socket: Option<PathBuf>,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 fn rate(text: &str) -> std::result::Result<f64, String> {
@@ -55,7 +54,7 @@ fn run(args: Args) -> Result<()> {
         subscribers: args.wait,
     };
     let stop = Stop::on_signals()?;
-    let client = stop.connect(args.socket, "dlx-play")?;
+    let client = stop.connect(&args.daemon, "dlx-play")?;
     let counts = play(&client, &options, &stop)?;
     for (schema, n) in &counts.foreign {
         eprintln!("dlx-play: {n} messages of schema {schema:?} were not played");

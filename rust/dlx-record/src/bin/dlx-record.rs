@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use dlx_record::cli::{Stop, amount, end};
+use dlx_record::cli::{DaemonArgs, Stop, amount, end, time};
 use dlx_record::reader::{Recording, Summary};
 use dlx_record::recorder::{Options, record};
 use dlx_record::{Result, schema};
@@ -44,8 +44,8 @@ struct Args {
     /// Record images as any other tensors, not as foxglove.RawImage
     #[arg(long)]
     no_images: bool,
-    /// End after so many seconds
-    #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
+    /// End after so long: a number of seconds, or a time like 100ms and 5min
+    #[arg(short, long, value_name = "TIME", value_parser = time)]
     duration: Option<Duration>,
     /// End after so many messages
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -53,20 +53,14 @@ struct Args {
     /// Memory for messages while the disk is busy, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     buffer: usize,
-    /// Socket of the daemon
-    #[arg(short, long, value_name = "PATH")]
-    socket: Option<PathBuf>,
+    #[command(flatten)]
+    daemon: DaemonArgs,
     /// Say what a file has
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["topics", "output"])]
     info: Option<PathBuf>,
     /// With --info: as JSON
     #[arg(long, requires = "info")]
     json: bool,
-}
-
-fn seconds(text: &str) -> std::result::Result<Duration, String> {
-    let seconds = text.parse::<f64>().map_err(|error| error.to_string())?;
-    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
 fn run(args: Args) -> Result<()> {
@@ -96,7 +90,7 @@ fn run(args: Args) -> Result<()> {
         buffer: args.buffer.saturating_mul(1 << 20),
     };
     let stop = Stop::on_signals()?;
-    let client = stop.connect(args.socket, "dlx-record")?;
+    let client = stop.connect(&args.daemon, "dlx-record")?;
     let counts = record(&client, &options, &stop)?;
     println!(
         "{}: {} messages, {}, {} missed, {} refused",

@@ -112,6 +112,18 @@ impl Program {
         said
     }
 
+    /// Reads what it says on the standard error up to these words.
+    pub fn wait_for(&self, words: &str) -> String {
+        let mut child = self.0.lock().unwrap();
+        let (mut said, mut byte) = (Vec::new(), [0]);
+        while !said.ends_with(words.as_bytes()) {
+            let n = child.stderr.as_mut().unwrap().read(&mut byte).unwrap();
+            assert_eq!(n, 1, "it ended: {}", String::from_utf8_lossy(&said));
+            said.push(byte[0]);
+        }
+        String::from_utf8(said).unwrap()
+    }
+
     /// Asks it to end once it is so.
     pub fn stop_when(&self, is_so: impl FnMut() -> bool) -> String {
         self.while_running(is_so);
