@@ -234,11 +234,22 @@ static int channel_get(struct dlx_service *s, const struct dlx_message *m,
     return channel ? 0 : channel_new(s, from, envelope, ret);
 }
 
+/* Is there a link of the requests of this caller? */
+static bool caller_is_linked(const struct dlx_service *s, uint64_t from)
+{
+    for (uint32_t i = 0; i < s->in->n_links; i++)
+        if (s->in->links[i]->publisher == from)
+            return true;
+    return false;
+}
+
+/* A caller that is linked, and not attached, may be about to attach: a reply waits for that. */
 static void close_unused(struct dlx_service *s)
 {
     for (uint32_t i = s->n_channels; i-- > 0;) {
         struct channel *channel = s->channels[i];
-        if (channel_is_attached(channel) || channel->n_requests > 0)
+        if (channel->n_requests > 0 || channel_is_attached(channel) ||
+            caller_is_linked(s, channel->from))
             continue;
         channel_remove(s, i);
         channel_free(channel);
