@@ -27,10 +27,8 @@ struct State {
     n_bytes: usize,
     /// Vectors to be filled again: their pages are there already.
     spare: Vec<Vec<u8>>,
-    /// The taker puts no more.
-    has_ended: bool,
-    /// The writer takes no more.
-    has_failed: bool,
+    /// One of both threads has ended: nothing is put any more.
+    is_closed: bool,
     full_for: Duration,
 }
 
@@ -56,20 +54,26 @@ impl Buffer {
         self.lock().spare.pop().unwrap_or_default()
     }
 
-    /// Waits for room, which one item always has in an empty buffer. False: the writer has failed,
-    /// and the item is lost.
+    /// Closes it when the guard is dropped, so also when the thread that has it panics: the other
+    /// thread waits no longer.
+    pub(crate) fn close_at_end(&self) -> Closing<'_> {
+        Closing(self)
+    }
+
+    /// Waits for room, which one item always has in an empty buffer. False: it is closed, and the
+    /// item is lost.
     pub(crate) fn put(&self, item: Item) -> bool {
         let mut state = self.lock();
         let is_full =
             |state: &State| !state.items.is_empty() && state.n_bytes + item.data.len() > self.limit;
-        if is_full(&state) && !state.has_failed {
+        if is_full(&state) && !state.is_closed {
             let since = Instant::now();
-            while is_full(&state) && !state.has_failed {
+            while is_full(&state) && !state.is_closed {
                 state = self.changed.wait(state).expect("no thread panics with the lock");
             }
             state.full_for += since.elapsed();
         }
-        if state.has_failed {
+        if state.is_closed {
             return false;
         }
         state.n_bytes += item.data.len();
@@ -87,7 +91,7 @@ impl Buffer {
                 self.changed.notify_all();
                 return Some(item);
             }
-            if state.has_ended {
+            if state.is_closed {
                 return None;
             }
             state = match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
@@ -113,24 +117,25 @@ impl Buffer {
         }
     }
 
-    pub(crate) fn end(&self) {
-        self.lock().has_ended = true;
-        self.changed.notify_all();
-    }
-
+    /// Is it closed, and was all of it taken?
     pub(crate) fn has_ended(&self) -> bool {
         let state = self.lock();
-        state.has_ended && state.items.is_empty()
-    }
-
-    pub(crate) fn fail(&self) {
-        self.lock().has_failed = true;
-        self.changed.notify_all();
+        state.is_closed && state.items.is_empty()
     }
 
     /// How long the taker has waited for room.
     pub(crate) fn full_for(&self) -> Duration {
         self.lock().full_for
+    }
+}
+
+/// See [`Buffer::close_at_end`].
+pub(crate) struct Closing<'a>(&'a Buffer);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.lock().is_closed = true;
+        self.0.changed.notify_all();
     }
 }
 
@@ -154,10 +159,10 @@ mod tests {
         let buffer = Buffer::new(100);
         std::thread::scope(|scope| {
             scope.spawn(|| {
+                let _closing = buffer.close_at_end();
                 for n in [60, 40, 300, 1] {
                     assert!(buffer.put(item(n)));
                 }
-                buffer.end();
             });
             while buffer.lock().n_bytes < 100 {
                 std::thread::yield_now();
@@ -174,18 +179,32 @@ mod tests {
     }
 
     #[test]
-    fn put_ends_when_the_writer_has_failed() {
+    fn put_ends_with_the_writer() {
         let buffer = Buffer::new(100);
         std::thread::scope(|scope| {
             let putter = scope.spawn(|| buffer.put(item(100)) && buffer.put(item(1)));
             while buffer.lock().n_bytes < 100 {
                 std::thread::yield_now();
             }
-            buffer.fail();
+            drop(buffer.close_at_end());
             assert!(!putter.join().unwrap());
         });
         assert!(!buffer.put(item(1)));
         assert!(buffer.take(Some(Instant::now())).is_some());
-        assert!(buffer.take(Some(Instant::now())).is_none() && !buffer.has_ended());
+        assert!(buffer.take(Some(Instant::now())).is_none() && buffer.has_ended());
+    }
+
+    #[test]
+    fn panic_at_one_end_lets_the_other_one_end() {
+        let buffer = Buffer::new(100);
+        std::thread::scope(|scope| {
+            let taker = scope.spawn(|| buffer.take(None));
+            let panics = scope.spawn(|| {
+                let _closing = buffer.close_at_end();
+                panic!("as tests do");
+            });
+            assert!(panics.join().is_err());
+            assert!(taker.join().unwrap().is_none());
+        });
     }
 }

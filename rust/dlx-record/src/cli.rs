@@ -139,6 +139,15 @@ pub fn say(words: fmt::Arguments<'_>) {
     let _ = io::stderr().write_fmt(words);
 }
 
+/// Writes a result to the standard output.
+pub fn print(words: fmt::Arguments<'_>) -> Result<()> {
+    let mut output = io::stdout();
+    output
+        .write_fmt(words)
+        .and_then(|()| output.flush())
+        .map_err(|error| Failure::of("standard output", error))
+}
+
 /// Ends a program: with 1 after a failure, which it says.
 pub fn end(program: &str, result: Result<()>) -> ExitCode {
     match result {

@@ -2,17 +2,19 @@
 //! Recording: one thread takes messages, another one writes them.
 
 use std::collections::HashMap;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use dlx::topic::matches;
 use dlx::{Client, Ends, ErrorKind, Message, SubscribeOptions, Subscription};
 use mcap::Compression;
 
 use crate::buffer::{Buffer, Item};
+use crate::cli::say;
 use crate::schema::Record;
 use crate::writer::Recording;
 use crate::{Failure, Result};
@@ -108,18 +110,26 @@ struct Taker<'a> {
     buffer: &'a Buffer,
     clock: Clock,
     topics: HashMap<String, Arc<str>>,
-    /// Of each publisher: messages that were refused since the last one that was recorded.
+    /// Of each publisher with a refused message: how many messages the file lacks after the newest
+    /// one that it has, refused ones and those that the publisher dropped.
     refused: HashMap<u64, u64>,
     n_taken: u64,
     n_refused: u64,
-    /// That the records say.
+    /// Messages that publishers dropped, as the records say.
     n_missed: u64,
+    /// Messages dropped before those that another subscription is for.
+    n_missed_again: u64,
 }
 
 impl Taker<'_> {
-    /// Passes a message on. False: it is time to end.
-    fn take(&mut self, message: Message) -> bool {
+    /// Passes a message of a subscription on, unless an earlier one is for its topic, too. False:
+    /// it is time to end.
+    fn take(&mut self, i: usize, message: Message) -> bool {
         let (publisher, topic) = (message.publisher(), message.topic());
+        if self.options.topics[..i].iter().any(|pattern| matches(pattern, &topic)) {
+            self.n_missed_again += message.gap();
+            return true;
+        }
         let missed = message.gap() + self.refused.get(&publisher).copied().unwrap_or(0);
         let publish_time = self.clock.at(message.monotonic_ns());
         let record = Record::new(&message, publish_time, missed, self.options.finds_images);
@@ -128,10 +138,10 @@ impl Taker<'_> {
             Ok(record) => record,
             Err(why) => {
                 if !self.refused.contains_key(&publisher) {
-                    eprintln!(
+                    say(format_args!(
                         "dlx-record: {topic} of publisher {publisher} is not recorded: {why}; \
-                         let it publish a copy in memory of the CPU"
-                    );
+                         let it publish a copy in memory of the CPU\n"
+                    ));
                 }
                 self.n_refused += 1;
                 self.refused.insert(publisher, missed + 1);
@@ -172,7 +182,7 @@ impl Taker<'_> {
             for n in 0..N {
                 match self.subscriptions[i].try_take() {
                     Ok(Some(message)) => {
-                        if !self.take(message) {
+                        if !self.take(i, message) {
                             return Ok(Turn::Last);
                         }
                         if n == N - 1 {
@@ -181,7 +191,7 @@ impl Taker<'_> {
                     }
                     Ok(None) => break,
                     Err(error) if goes_on(error.kind()) => {
-                        eprintln!("dlx-record: {}: {error}", self.options.topics[i]);
+                        say(format_args!("dlx-record: {}: {error}\n", self.options.topics[i]));
                         turn = Turn::Busy;
                         break;
                     }
@@ -192,15 +202,16 @@ impl Taker<'_> {
         Ok(turn)
     }
 
-    /// Messages that publishers dropped, also those that no record tells.
+    /// Messages that publishers dropped, also those that no record tells: what was dropped after
+    /// the newest message counts for each subscription to the topic.
     fn n_missed(&self) -> u64 {
-        let lost = self
+        let lost: u64 = self
             .subscriptions
             .iter()
             .filter_map(|subscription| subscription.stats().ok())
             .map(|stats| stats.lost + stats.skipped)
             .sum();
-        self.n_missed.max(lost)
+        self.n_missed.max(lost.saturating_sub(self.n_missed_again))
     }
 }
 
@@ -256,7 +267,7 @@ impl Progress<'_> {
         self.next = now + Progress::EVERY;
         let bytes = self.shared.bytes.load(Relaxed);
         if self.is_seen {
-            eprint!(
+            say(format_args!(
                 "\r{:6.0} s  {} messages  {}  {}/s  missed {}  refused {}\x1b[K",
                 self.began.elapsed().as_secs_f64(),
                 self.shared.messages.load(Relaxed),
@@ -264,16 +275,15 @@ impl Progress<'_> {
                 crate::cli::amount(bytes - self.bytes_before),
                 taker.n_missed(),
                 taker.n_refused
-            );
+            ));
         }
         self.bytes_before = bytes;
     }
 
     fn end(&self) {
         if self.is_seen {
-            eprint!("\r\x1b[K");
+            say(format_args!("\r\x1b[K"));
         }
-        let _ = io::stderr().flush();
     }
 }
 
@@ -349,13 +359,17 @@ pub fn record(client: &Client, options: &Options, stop: impl AsFd) -> Result<Cou
         n_taken: 0,
         n_refused: 0,
         n_missed: 0,
+        n_missed_again: 0,
     };
     let (taken, written) = std::thread::scope(|scope| {
-        let writer = scope
-            .spawn(|| write_all(&mut recording, &buffer, &shared).inspect_err(|_| buffer.fail()));
+        let writer = scope.spawn(|| {
+            let _closing = buffer.close_at_end();
+            write_all(&mut recording, &buffer, &shared)
+        });
+        let closing = buffer.close_at_end();
         let taken = take_until_the_end(&mut taker, &shared, stop.as_fd());
-        buffer.end();
-        (taken, writer.join().expect("the writer does not panic"))
+        drop(closing);
+        (taken, writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     written?;
     let counts = Counts {

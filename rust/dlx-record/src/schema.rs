@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use dlx::{DType, Device, Layout};
+use dlx::{DType, Device, Layout, sys};
 use prost::Message as _;
 use prost_types::{FileDescriptorSet, Timestamp};
 
@@ -111,16 +111,20 @@ impl AsRef<[u8]> for Held {
 
 fn data_of(message: &dlx::Message, i: usize, layout: &Layout<'_>) -> Result<Bytes> {
     if layout.device.kind != Device::CPU.kind {
-        return Err(Failure::new(format!(
-            "tensor {:?} is in memory of a GPU (device type {} of DLPack)",
-            message.name(i).unwrap_or_default(),
-            layout.device.kind
-        )));
+        return Err(elsewhere(&message.name(i).unwrap_or_default(), layout.device));
     }
     Ok(match message.packed(i)? {
         Cow::Borrowed(_) => Bytes::from_owner(Held(message.clone(), i)),
         Cow::Owned(copy) => copy.into(),
     })
+}
+
+fn elsewhere(name: &str, device: Device) -> Failure {
+    let place = match device.kind {
+        sys::kDLCUDAHost | sys::kDLROCMHost => "in memory that is pinned for a GPU",
+        _ => "not in memory of the CPU",
+    };
+    Failure::new(format!("tensor {name:?} is {place} (device type {} of DLPack)", device.kind))
 }
 
 /// A time of CLOCK_REALTIME in nanoseconds.
@@ -158,7 +162,7 @@ pub enum Record {
 impl Record {
     /// Makes one of a message, whose memory it holds. `time_ns` is that of publication,
     /// CLOCK_REALTIME; before it, the file lacks `missed` messages of the same publisher. Fails if
-    /// a tensor is on a GPU.
+    /// a tensor is not in memory of the CPU.
     pub fn new(
         message: &dlx::Message,
         time_ns: u64,
@@ -221,11 +225,14 @@ impl Record {
 
     /// Appends it, encoded.
     pub(crate) fn encode(&self, to: &mut Vec<u8>) {
-        match self {
-            Record::Message(message) => message.encode(to),
-            Record::Image(image) => image.encode(to),
+        fn append(message: &impl prost::Message, to: &mut Vec<u8>) {
+            to.reserve_exact(message.encoded_len()); // a bound on bytes is one on memory
+            message.encode_raw(to);
         }
-        .expect("a Vec grows");
+        match self {
+            Record::Message(message) => append(message, to),
+            Record::Image(image) => append(image, to),
+        }
     }
 
     /// Decodes what a file has.
@@ -382,6 +389,17 @@ mod tests {
             [("jpeg", 4, 8), ("mono8", 3, 6), ("mono8", 6, 11), ("mono8", 4, 9)]
         {
             assert!(image(encoding, step, n_bytes).contents().is_err(), "{encoding} {step}");
+        }
+    }
+
+    #[test]
+    fn refusal_tells_pinned_memory_from_that_of_a_gpu() {
+        for (kind, words) in [
+            (sys::kDLCUDA, "is not in memory of the CPU (device type 2 of DLPack)"),
+            (sys::kDLCUDAHost, "is in memory that is pinned for a GPU (device type 3 of DLPack)"),
+        ] {
+            let why = elsewhere("x", Device { kind, id: 0 }).to_string();
+            assert_eq!(why, format!("tensor \"x\" {words}"));
         }
     }
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use dlx_record::Result;
-use dlx_record::cli::{DaemonArgs, Stop, end};
+use dlx_record::cli::{DaemonArgs, Stop, end, print, say};
 use dlx_record::player::{Options, play};
 
 /// Publish what a recording has, with the time between messages as it was.
@@ -17,7 +17,7 @@ struct Args {
     #[arg(value_name = "FILE")]
     input: PathBuf,
     /// Play only this topic, or those of a pattern such as 'cam/*'; may be given several times
-    #[arg(short, long, value_name = "TOPIC")]
+    #[arg(short, long, value_name = "TOPIC", value_parser = pattern)]
     topics: Vec<String>,
     /// Put in front of each topic, such as 'replay/'
     #[arg(short, long, default_value = "", hide_default_value = true)]
@@ -36,6 +36,14 @@ struct Args {
     wait: u32,
     #[command(flatten)]
     daemon: DaemonArgs,
+}
+
+fn pattern(text: &str) -> std::result::Result<String, String> {
+    if dlx::topic::is_pattern(text) {
+        Ok(text.into())
+    } else {
+        Err("neither a topic nor a pattern such as 'cam/*' or '**'".into())
+    }
 }
 
 fn rate(text: &str) -> std::result::Result<f64, String> {
@@ -57,21 +65,21 @@ fn run(args: Args) -> Result<()> {
     let client = stop.connect(&args.daemon, "dlx-play")?;
     let counts = play(&client, &options, &stop)?;
     for (schema, n) in &counts.foreign {
-        eprintln!("dlx-play: {n} messages of schema {schema:?} were not played");
+        say(format_args!("dlx-play: {n} messages of schema {schema:?} were not played\n"));
     }
     if let Some(why) = &counts.why {
-        eprintln!("dlx-play: {} messages were not played: {why}", counts.refused);
+        say(format_args!("dlx-play: {} messages were not played: {why}\n", counts.refused));
     }
     if let Some(why) = &counts.ends_early {
-        eprintln!("dlx-play: the end of {} is missing: {why}", options.input.display());
+        let file = options.input.display();
+        say(format_args!("dlx-play: the end of {file} is missing: {why}\n"));
     }
-    println!(
-        "{}: {} messages, at most {:.1} ms late",
+    print(format_args!(
+        "{}: {} messages, at most {:.1} ms late\n",
         options.input.display(),
         counts.messages,
         counts.late.as_secs_f64() * 1e3
-    );
-    Ok(())
+    ))
 }
 
 fn main() -> ExitCode {

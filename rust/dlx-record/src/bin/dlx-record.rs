@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use dlx_record::cli::{DaemonArgs, Stop, amount, end, time};
+use dlx_record::cli::{DaemonArgs, Stop, amount, end, print, time};
 use dlx_record::reader::{Recording, Summary};
 use dlx_record::recorder::{Options, record};
 use dlx_record::{Result, schema};
@@ -68,9 +68,9 @@ fn run(args: Args) -> Result<()> {
         let recording = Recording::open(&path)?;
         let summary = recording.summary()?;
         if args.json {
-            println!("{:#}", to_json(&summary));
+            print(format_args!("{:#}\n", to_json(&summary)))?;
         } else {
-            print!("{}", to_text(recording.name(), &summary));
+            print(format_args!("{}", to_text(recording.name(), &summary)))?;
         }
         return Ok(());
     }
@@ -92,15 +92,14 @@ fn run(args: Args) -> Result<()> {
     let stop = Stop::on_signals()?;
     let client = stop.connect(&args.daemon, "dlx-record")?;
     let counts = record(&client, &options, &stop)?;
-    println!(
-        "{}: {} messages, {}, {} missed, {} refused",
+    print(format_args!(
+        "{}: {} messages, {}, {} missed, {} refused\n",
         options.output.display(),
         counts.messages,
         amount(counts.bytes),
         counts.missed,
         counts.refused
-    );
-    Ok(())
+    ))
 }
 
 fn to_text(name: &str, summary: &Summary) -> String {

@@ -56,15 +56,20 @@ pub fn record(daemon: &Daemon, args: &[&str], output: &Path) -> Program {
 pub fn record_limited(daemon: &Daemon, args: &[&str], output: &Path, bytes: u64) -> Program {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dlx-record"));
     command.args(args).arg(output);
-    unsafe {
-        command.pre_exec(move || {
-            let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
-            assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
-            Ok(())
-        });
-    }
+    limit(&mut command, libc::RLIMIT_FSIZE, bytes);
     Program::start(&mut command, daemon)
+}
+
+fn limit(command: &mut Command, resource: libc::__rlimit_resource_t, n: u64) {
+    let set = move || {
+        let limit = libc::rlimit { rlim_cur: n, rlim_max: n };
+        unsafe {
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            assert_eq!(libc::setrlimit(resource, &limit), 0);
+        }
+        Ok(())
+    };
+    unsafe { command.pre_exec(set) };
 }
 
 pub fn play(daemon: &Daemon, input: &Path, args: &[&str]) -> Program {
@@ -73,6 +78,11 @@ pub fn play(daemon: &Daemon, input: &Path, args: &[&str]) -> Program {
 }
 
 impl Program {
+    /// Nobody reads its standard error any more.
+    pub fn close_stderr(&self) {
+        drop(self.0.lock().unwrap().stderr.take());
+    }
+
     fn start(command: &mut Command, daemon: &Daemon) -> Program {
         command.arg("--socket").arg(daemon.socket());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -101,7 +111,9 @@ impl Program {
         let mut child = self.0.lock().unwrap();
         let mut said = String::new();
         child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
-        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        if let Some(mut stderr) = child.stderr.take() {
+            stderr.read_to_string(&mut said).unwrap();
+        }
         (child.wait().unwrap(), said)
     }
 
