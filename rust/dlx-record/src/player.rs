@@ -60,12 +60,12 @@ struct Player<'a> {
 }
 
 /// Names of topics of other systems may begin with a slash; ours do not.
-fn topic_of<'a>(entry: &'a Entry<'_>) -> &'a str {
+fn topic_of(entry: &Entry) -> &str {
     entry.channel.topic.trim_start_matches('/')
 }
 
 impl Player<'_> {
-    fn is_wanted(&self, entry: &Entry<'_>) -> bool {
+    fn is_wanted(&self, entry: &Entry) -> bool {
         let topics = &self.options.topics;
         topics.is_empty() || topics.iter().any(|pattern| matches(pattern, topic_of(entry)))
     }
@@ -118,7 +118,7 @@ impl Player<'_> {
     /// Plays the file once. False: it was stopped.
     fn play_once(&mut self, recording: &Recording) -> Result<bool> {
         let (mut first, began) = (None, Instant::now());
-        for entry in recording.entries()? {
+        for entry in recording.entries() {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(Failure(why)) => {

@@ -2,31 +2,33 @@
 //! Recordings that are read: whole ones, and those whose recorder was killed.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use mcap::read::{Options, RawMessageStream};
+use bytes::{Buf, Bytes, TryGetError};
+use mcap::read::ChannelAccumulator;
+use mcap::records::{Record, op};
 use mcap::{Channel, MAGIC};
 use memmap2::Mmap;
 
-use crate::schema::{Kind, Record};
+use crate::schema::{self, Kind};
 use crate::{Failure, Result};
 
 /// A file that is open. Nobody may shorten it meanwhile: a read behind its end is a bus error.
 #[derive(Debug)]
 pub struct Recording {
     name: String,
-    map: Mmap,
+    bytes: Bytes,
 }
 
 /// A message of a file.
 #[derive(Debug)]
-pub struct Entry<'a> {
+pub struct Entry {
     /// Its topic, encoding and schema.
-    pub channel: Arc<Channel<'a>>,
+    pub channel: Arc<Channel<'static>>,
     /// When it was recorded, nanoseconds of CLOCK_REALTIME.
     pub log_time: u64,
     /// When it was published.
@@ -35,7 +37,7 @@ pub struct Entry<'a> {
     pub data: Bytes,
 }
 
-impl Entry<'_> {
+impl Entry {
     /// The kind of record that it is; None: one of another program.
     pub fn kind(&self) -> Option<Kind> {
         let schema = self.channel.schema.as_ref()?;
@@ -43,12 +45,12 @@ impl Entry<'_> {
     }
 
     /// The record.
-    pub fn record(&self) -> Result<Record> {
+    pub fn record(&self) -> Result<schema::Record> {
         let Some(kind) = self.kind() else {
             let name = self.channel.schema.as_ref().map_or("", |schema| &schema.name);
             return Err(Failure::new(format!("a message of schema {name:?}")));
         };
-        Record::decode(kind, self.data.clone())
+        schema::Record::decode(kind, self.data.clone())
     }
 }
 
@@ -67,7 +69,7 @@ impl Recording {
             return Err(Failure::of(name, "no MCAP file"));
         }
         let _ = map.advise(memmap2::Advice::Sequential);
-        Ok(Recording { name, map })
+        Ok(Recording { name, bytes: Bytes::from_owner(map) })
     }
 
     /// Its path, for people.
@@ -77,46 +79,37 @@ impl Recording {
 
     /// Its bytes.
     pub fn size(&self) -> u64 {
-        self.map.len() as u64
+        self.bytes.len() as u64
     }
 
     /// Did its recorder finish it?
     pub fn is_finished(&self) -> bool {
-        self.map.len() >= 2 * MAGIC.len() && self.map.ends_with(MAGIC)
+        self.bytes.len() >= 2 * MAGIC.len() && self.bytes.ends_with(MAGIC)
     }
 
     /// The messages in the order of the file. A failure ends it: what follows cannot be read.
-    pub fn entries(&self) -> Result<impl Iterator<Item = Result<Entry<'_>>>> {
-        let fail = |error| Failure::of(&self.name, error);
-        let mut stream =
-            RawMessageStream::new_with_options(&self.map, Options::IgnoreEndMagic.into())
-                .map_err(fail)?;
+    pub fn entries(&self) -> impl Iterator<Item = Result<Entry>> + use<> {
+        let mut entries = Entries {
+            file: self.bytes.slice(MAGIC.len()..),
+            chunk: Bytes::new(),
+            chunk_ends_early: None,
+            channels: ChannelAccumulator::default(),
+        };
         let mut has_failed = false;
-        Ok(std::iter::from_fn(move || {
+        std::iter::from_fn(move || {
             if has_failed {
                 return None;
             }
-            let message = match stream.next()? {
-                Ok(message) => message,
-                Err(error) => {
-                    has_failed = true;
-                    return Some(Err(Failure::new(error.to_string())));
-                }
-            };
-            let channel = stream.get_channel(message.header.channel_id)?;
-            Some(Ok(Entry {
-                channel,
-                log_time: message.header.log_time,
-                publish_time: message.header.publish_time,
-                data: message.data.into_owned().into(),
-            }))
-        }))
+            let entry = entries.next_entry().transpose()?;
+            has_failed = entry.is_err();
+            Some(entry)
+        })
     }
 
     /// Counts what is in it: it reads the whole file.
-    pub fn summary(&self) -> Result<Summary> {
+    pub fn summary(&self) -> Summary {
         let mut summary = Summary { bytes: self.size(), ..Default::default() };
-        for entry in self.entries()? {
+        for entry in self.entries() {
             match entry {
                 Ok(entry) => summary.add(&entry),
                 Err(Failure(why)) => summary.ends_early = Some(why),
@@ -125,8 +118,101 @@ impl Recording {
         if !self.is_finished() {
             summary.ends_early.get_or_insert_with(|| "its recorder did not finish it".into());
         }
-        Ok(summary)
+        summary
     }
+}
+
+/// Reads messages. Sizes that a file tells may lie: memory is allocated for what is there.
+struct Entries {
+    /// What was not read yet.
+    file: Bytes,
+    /// Likewise, of the chunk.
+    chunk: Bytes,
+    /// Why the rest of the chunk is missing.
+    chunk_ends_early: Option<Failure>,
+    channels: ChannelAccumulator<'static>,
+}
+
+/// Takes the next record: its opcode, and its body or as much of it as is there.
+fn take_record(bytes: &mut Bytes) -> Option<(u8, Bytes, bool)> {
+    let opcode = bytes.try_get_u8().ok()?;
+    let size = bytes.try_get_u64_le().unwrap_or(u64::MAX);
+    let n = size.min(bytes.len() as u64);
+    Some((opcode, bytes.split_to(n as usize), n == size))
+}
+
+impl Entries {
+    /// Begins with a chunk, which may lack its end.
+    fn open_chunk(&mut self, mut body: Bytes) -> std::result::Result<(), TryGetError> {
+        body.try_get_u128_le()?; // the first and the last time, which the messages have
+        let size = body.try_get_u64_le()?;
+        body.try_get_u32_le()?; // a checksum
+        let n = body.try_get_u32_le()?;
+        let compression = body.split_to(body.len().min(n as usize));
+        let packed_size = body.try_get_u64_le()?;
+        body.truncate(packed_size.min(body.len() as u64) as usize);
+        let mut unpacked = Vec::new();
+        let read = match &compression[..] {
+            b"" => Ok(0),
+            b"lz4" => lz4::Decoder::new(&body[..])
+                .and_then(|lz4| lz4.take(size).read_to_end(&mut unpacked)),
+            b"zstd" => zstd::Decoder::new(&body[..])
+                .and_then(|zstd| zstd.take(size).read_to_end(&mut unpacked)),
+            _ => Err(io::Error::other("its compression is neither lz4 nor zstd")),
+        };
+        self.chunk = if compression.is_empty() { body } else { unpacked.into() };
+        let why = match read {
+            Ok(_) if self.chunk.len() as u64 == size => return Ok(()),
+            Ok(_) => format!("it has {} of {size} bytes", self.chunk.len()),
+            Err(error) => error.to_string(),
+        };
+        self.chunk_ends_early = Some(Failure::of("a chunk", why));
+        Ok(())
+    }
+
+    fn message(&self, mut body: Bytes) -> Result<Entry> {
+        let id = body.try_get_u16_le().map_err(damaged)?;
+        body.try_get_u32_le().map_err(damaged)?; // the low half of its number
+        let log_time = body.try_get_u64_le().map_err(damaged)?;
+        let publish_time = body.try_get_u64_le().map_err(damaged)?;
+        let Some(channel) = self.channels.get(id) else {
+            return Err(Failure::new(format!("a message of channel {id}, which is not there")));
+        };
+        Ok(Entry { channel, log_time, publish_time, data: body })
+    }
+
+    /// The next message; None: that was the last one.
+    fn next_entry(&mut self) -> Result<Option<Entry>> {
+        loop {
+            let in_chunk = !self.chunk.is_empty();
+            if !in_chunk && let Some(why) = self.chunk_ends_early.take() {
+                return Err(why);
+            }
+            let bytes = if in_chunk { &mut self.chunk } else { &mut self.file };
+            let Some((opcode, body, is_whole)) = take_record(bytes) else {
+                return Err(Failure::new("the record that ends the messages is missing"));
+            };
+            match opcode {
+                op::CHUNK if !in_chunk => self.open_chunk(body).map_err(damaged)?,
+                _ if !is_whole => return Err(Failure::new("the last record is not whole")),
+                op::MESSAGE => return self.message(body).map(Some),
+                op::DATA_END => return Ok(None),
+                op::SCHEMA | op::CHANNEL => match mcap::parse_record(opcode, &body) {
+                    Ok(Record::Schema { header, data }) => {
+                        self.channels.add_schema_from_slice(header, &data)
+                    }
+                    Ok(Record::Channel(channel)) => self.channels.add_channel(channel),
+                    other => other.map(|_| ()),
+                }
+                .map_err(damaged)?,
+                _ => {}
+            }
+        }
+    }
+}
+
+fn damaged(why: impl fmt::Display) -> Failure {
+    Failure::of("a record is damaged", why)
 }
 
 /// What a recording has.
@@ -160,7 +246,7 @@ pub struct Topic {
 }
 
 impl Summary {
-    fn add(&mut self, entry: &Entry<'_>) {
+    fn add(&mut self, entry: &Entry) {
         let time = entry.publish_time;
         let schema = entry.channel.schema.as_ref().map_or("", |schema| &schema.name);
         let key = (entry.channel.topic.clone(), schema.to_string());
@@ -175,7 +261,8 @@ impl Summary {
         if entry.kind().is_some() {
             match entry.record() {
                 Ok(record) if record.contents().is_ok() => {
-                    topic.missed += record.origin().map_or(0, |origin| origin.missed);
+                    let missed = record.origin().map_or(0, |origin| origin.missed);
+                    topic.missed = topic.missed.saturating_add(missed);
                 }
                 _ => topic.invalid += 1,
             }
@@ -186,7 +273,7 @@ impl Summary {
 }
 
 /// Words for the tensors of a message.
-fn what(entry: &Entry<'_>) -> Option<String> {
+fn what(entry: &Entry) -> Option<String> {
     let record = entry.record().ok()?;
     let contents = record.contents().ok()?;
     let parts = contents.iter().take(3).map(|content| {

@@ -66,7 +66,7 @@ struct Args {
 fn run(args: Args) -> Result<()> {
     if let Some(path) = args.info {
         let recording = Recording::open(&path)?;
-        let summary = recording.summary()?;
+        let summary = recording.summary();
         if args.json {
             print(format_args!("{:#}\n", to_json(&summary)))?;
         } else {
