@@ -80,9 +80,14 @@ fn share_tensor<T: Element>(
 }
 
 held!(Tensor, self, bytes_of(self).to_vec(), share_tensor);
-held!(Strided, self, bytes_of(&self.to_vec()).to_vec(), |t, _: &Publisher, _: &PublishOptions| {
-    (Box::new(t) as Box<dyn Held>, Err(Failed::unsupported("strides")))
-});
+held!(
+    Strided,
+    self,
+    bytes_of(&self.to_vec().expect("memory")).to_vec(),
+    |t, _: &Publisher, _: &PublishOptions| {
+        (Box::new(t) as Box<dyn Held>, Err(Failed::unsupported("strides")))
+    }
+);
 held!(
     Loan,
     self,

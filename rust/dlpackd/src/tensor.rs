@@ -106,10 +106,31 @@ impl Layout<'_> {
         n_elements(self.shape)
     }
 
-    /// Bytes of its elements, row-major: those of less than 8 bits are packed.
+    /// Bytes of its elements, row-major: those of less than 8 bits are packed. `usize::MAX`: more
+    /// than there can be, as with a stride of 0.
     pub fn n_bytes(&self) -> usize {
-        let bits = usize::from(self.dtype.bits) * usize::from(self.dtype.lanes);
-        (self.n_elements() * bits).div_ceil(8)
+        let bits = u128::from(self.dtype.bits) * u128::from(self.dtype.lanes);
+        let bytes = (self.n_elements() as u128 * bits).div_ceil(8);
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    /// An empty vector with room for a row-major copy. A tensor with a stride of 0 may have more
+    /// elements than there is memory.
+    fn room_for_copy<T>(&self, n: usize) -> Result<Vec<T>> {
+        let mut room = Vec::new();
+        match room.try_reserve_exact(n) {
+            Ok(()) => Ok(room),
+            Err(_) => Err(Error::new(
+                sys::DLX_E_NO_MEMORY,
+                format!(
+                    "no memory for a row-major copy of the tensor of shape {:?} and strides {:?}, \
+                     which takes {} bytes",
+                    self.shape,
+                    self.strides,
+                    self.n_bytes()
+                ),
+            )),
+        }
     }
 
     /// Is it in memory of the CPU, and of this type?
@@ -209,7 +230,7 @@ pub(crate) unsafe fn packed_of<'a>(tensor: &sys::DLTensor) -> Result<Cow<'a, [u8
         run *= shape[n_outer];
     }
     let mut index = vec![0; n_outer];
-    let mut bytes = Vec::with_capacity(layout.n_bytes());
+    let mut bytes = layout.room_for_copy(layout.n_bytes())?;
     loop {
         let offset: isize = index.iter().zip(strides).map(|(&i, s)| i as isize * s).sum();
         let first = data_of::<u8>(tensor).wrapping_offset(offset * (bits / 8) as isize);
@@ -385,11 +406,12 @@ impl<T: Element> Strided<T> {
         unsafe { elements_of(self.managed.tensor(), len) }
     }
 
-    /// Copies the elements, row by row.
-    pub fn to_vec(&self) -> Vec<T> {
+    /// Copies the elements, row by row; fails with
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory) if there are too many.
+    pub fn to_vec(&self) -> Result<Vec<T>> {
         let shape = self.layout().shape;
         let mut index = vec![0; shape.len()];
-        let mut elements = Vec::with_capacity(self.layout().n_elements());
+        let mut elements = self.layout().room_for_copy(self.layout().n_elements())?;
         while let Some(&element) = self.get(&index) {
             elements.push(element);
             // the next index: the last dimension counts first
@@ -399,7 +421,7 @@ impl<T: Element> Strided<T> {
             index[d] += 1;
             index[d + 1..].fill(0);
         }
-        elements
+        Ok(elements)
     }
 }
 
@@ -516,3 +538,37 @@ macro_rules! typed {
 }
 
 typed! { Tensor Strided Loan }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    /// A hostile publisher may say in shared memory that one element is repeated 2^50 times.
+    #[test]
+    fn copies_that_no_memory_can_hold_are_errors() {
+        for n in [1 << 50, 1 << 62] {
+            let (mut element, mut shape, mut strides) = (7_u16, [n], [0]);
+            let mut raw = sys::DLManagedTensorVersioned::default();
+            raw.dl_tensor = sys::DLTensor {
+                data: (&raw mut element).cast(),
+                device: sys::DLDevice { device_type: sys::kDLCPU, device_id: 0 },
+                ndim: 1,
+                dtype: u16::DTYPE.to_c(),
+                shape: shape.as_mut_ptr(),
+                strides: strides.as_mut_ptr(),
+                byte_offset: 0,
+            };
+            // SAFETY: every element lies in `element`, and there is no deleter.
+            let tensor = unsafe { ManagedTensor::from_raw(&raw mut raw) };
+            // SAFETY: likewise.
+            let packed = unsafe { packed_of(tensor.tensor()) }.unwrap_err();
+            let strided = Strided::<u16>::new(tensor).unwrap();
+            assert_eq!(strided.get(&[n as usize - 1]), Some(&7));
+            for error in [packed, strided.to_vec().unwrap_err()] {
+                assert_eq!(error.kind(), ErrorKind::NoMemory);
+                assert!(error.to_string().contains("strides [0]"), "{error}");
+            }
+        }
+    }
+}
