@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use dlx::{Client, Observe, Observer};
+use dlx::{Change, Client, Observe, Observer};
 
-use crate::config::Config;
+use crate::config::{Config, is_host};
 use crate::export::{self, Export};
 use crate::flow::{Generation, Want};
-use crate::import::{self, Import, Inbox};
+use crate::import::{Import, Inbox};
 use crate::mailbox::Mailbox;
 use crate::metrics::Metrics;
-use crate::offer::Offer;
+use crate::offer::{Offer, is_bridge};
 use crate::path::{DataPath, Listener, Received};
 use crate::wire::Frame;
 use crate::{Every, lock, say};
@@ -28,10 +28,16 @@ const SETTLE: Duration = Duration::from_millis(20);
 const SCAN: Duration = Duration::from_millis(250);
 /// A topic without a publisher has ended after so long: a program may have been restarted.
 const GRACE: Duration = Duration::from_secs(1);
-/// Most things that the bridge's own thread may have to do. What does not fit is said again.
-const MAX_TASKS: usize = 4096;
-/// Most flows in either direction: a peer can ask for one for each name of a host that it makes up.
-const MAX_FLOWS: usize = 16_384;
+/// Most flows in either direction, and of these most with one host: a peer can ask for one for each
+/// topic, and, unless rules forbid it, for each name of a host that it makes up.
+pub const MAX_FLOWS: usize = 16_384;
+const MAX_FLOWS_OF_HOST: usize = MAX_FLOWS / 4;
+/// Most things that the bridge's own thread may have to do: all topics may come at once.
+const MAX_TASKS: usize = 2 * MAX_FLOWS;
+/// Most remarks that are made once.
+const MAX_SAID: usize = 1024;
+/// Most publishers of which it is known whether they are bridges.
+const MAX_PUBLISHERS: usize = 65_536;
 /// Most wants that wait for the thread of a flow: the next one says the same and more.
 const MAX_WANTS: usize = 64;
 
@@ -46,11 +52,26 @@ pub struct Shared {
     n_imports: AtomicU64,
     stopping: Arc<AtomicBool>,
     complaints: Mutex<Every>,
+    /// The newest publishers here, also those that have left: are they bridges?
+    publishers: Mutex<BTreeMap<u64, bool>>,
 }
 
 impl Shared {
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// None: the observer was not told of such a publisher.
+    pub fn is_of_bridge(&self, publisher: u64) -> Option<bool> {
+        lock(&self.publishers).get(&publisher).copied()
+    }
+
+    fn note_publisher(&self, id: u64, is_bridge: bool) {
+        let mut publishers = lock(&self.publishers);
+        publishers.insert(id, is_bridge);
+        if publishers.len() > MAX_PUBLISHERS {
+            publishers.pop_first(); // ids count up
+        }
     }
 
     /// The first generation of a flow, with room for as many as it will ever need: the next flow of
@@ -69,11 +90,17 @@ impl Shared {
     }
 }
 
+fn printable(host: &str) -> String {
+    host.escape_debug().take(80).collect()
+}
+
+const NO_HOST: &str = "a name of 1 to 63 bytes of [A-Za-z0-9_.-] is one of a host";
+
 /// A host and a topic of it, or for it.
 type Key = (String, String);
 
 /// What the bridge's own thread has to do.
-enum Task {
+pub enum Task {
     /// A want that no flow is there for.
     Want(Key, Want),
     Offer {
@@ -94,18 +121,21 @@ struct Switch {
 }
 
 impl Switch {
-    fn add_task(&self, task: Task) -> bool {
+    fn add_task(&self, host: &str, topic: &str, task: Task) {
         if self.n_tasks.fetch_add(1, Ordering::Relaxed) >= MAX_TASKS {
             self.n_tasks.fetch_sub(1, Ordering::Relaxed);
-            return false;
+            let why = format!("{MAX_TASKS} topics wait already (limit {MAX_TASKS})");
+            return self.shared.complain(host, topic, &why);
         }
         self.tasks.push(task);
-        true
     }
 }
 
 impl Listener for Switch {
     fn on_frame(&self, host: &str, received: Received) {
+        if !is_host(host) {
+            return self.shared.complain(&printable(host), "?", NO_HOST);
+        }
         let (topic, frame, header) = match Frame::parse(&received.start, received.total) {
             Ok(parsed) => parsed,
             Err(e) => return self.shared.complain(host, "?", &e.0),
@@ -114,8 +144,8 @@ impl Listener for Switch {
         if let Frame::Want(want) = frame {
             match lock(&self.exports).get(&key) {
                 Some(flow) if flow.len() < MAX_WANTS => flow.push(export::Event::Want(want)),
-                Some(_) => (),
-                None => _ = self.add_task(Task::Want(key, want)), // a want is repeated
+                Some(_) => (), // the next one says the same and more
+                None => self.add_task(host, &key.1.clone(), Task::Want(key, want)),
             }
             return;
         }
@@ -128,13 +158,15 @@ impl Listener for Switch {
     }
 
     fn on_offer(&self, host: &str, offer: &str, is_there: bool) {
+        if !is_host(host) {
+            return self.shared.complain(&printable(host), offer, NO_HOST);
+        }
         let Some((instance, offer)) = Offer::parse(offer) else {
             return self.shared.complain(host, offer, "it is no offer of a topic");
         };
-        let host = host.to_string();
-        if !self.add_task(Task::Offer { host, instance, offer, is_there }) && is_there {
-            say(format_args!("more than {MAX_TASKS} topics come at once: some are passed over"));
-        }
+        let topic = offer.topic.clone();
+        let task = Task::Offer { host: host.into(), instance, offer, is_there };
+        self.add_task(host, &topic, task);
     }
 }
 
@@ -174,7 +206,8 @@ impl Bridge {
         path: Arc<dyn DataPath>,
         metrics: Arc<Metrics>,
         stopping: Arc<AtomicBool>,
-    ) -> std::io::Result<Bridge> {
+        tasks: Arc<Mailbox<Task>>,
+    ) -> Bridge {
         let shared = Arc::new(Shared {
             config,
             client,
@@ -184,15 +217,16 @@ impl Bridge {
             n_imports: AtomicU64::new(0),
             stopping,
             complaints: Mutex::default(),
+            publishers: Mutex::default(),
         });
         let switch = Arc::new(Switch {
             shared: shared.clone(),
-            tasks: Mailbox::new()?,
+            tasks,
             n_tasks: Default::default(),
             exports: Mutex::default(),
             imports: Mutex::default(),
         });
-        Ok(Bridge {
+        Bridge {
             shared,
             switch,
             offered: BTreeMap::new(),
@@ -200,7 +234,7 @@ impl Bridge {
             known: HashMap::new(),
             said: HashSet::new(),
             troubles: Every::default(),
-        })
+        }
     }
 
     pub fn listener(&self) -> Arc<dyn Listener> {
@@ -218,8 +252,11 @@ impl Bridge {
         };
         let (mut scanned, mut has_changed) = (Instant::now(), true);
         while !self.shared.is_stopping() {
-            while let Some(Ok(Some(_))) = observer.as_ref().map(Observer::try_next) {
+            while let Some(Ok(Some(change))) = observer.as_ref().map(Observer::try_next) {
                 has_changed = true;
+                if let Change::Publisher { observed, .. } = change {
+                    self.shared.note_publisher(observed.id, is_bridge(&observed.client_name));
+                }
             }
             let looks = observer.is_none() || self.offered.values().any(|o| o.gone.is_some());
             has_changed |= looks;
@@ -246,6 +283,8 @@ impl Bridge {
                 }
             }
         }
+        lock(&self.switch.exports).values().for_each(|flow| flow.ring());
+        self.known.values().for_each(|known| known.inbox.ring());
         self.offered.clear();
         let flows = self.exports.into_iter().map(|(_, thread)| thread);
         for thread in flows.chain(self.known.into_values().map(|known| known.thread)) {
@@ -275,7 +314,7 @@ impl Bridge {
                 continue;
             }
             if services.contains(&offer.topic) {
-                if self.said.insert(offer.topic.clone()) {
+                if self.is_new(&offer.topic) {
                     say(format_args!(
                         "{} is a service and is not exported: work queues and calls end at the \
                          machine",
@@ -326,15 +365,17 @@ impl Bridge {
 
     fn on_want(&mut self, key: Key, want: Want) {
         if let Some(flow) = lock(&self.switch.exports).get(&key) {
-            flow.push(export::Event::Want(want));
+            if flow.len() < MAX_WANTS {
+                flow.push(export::Event::Want(want));
+            }
             return;
         }
         if want.close {
             return;
         }
         let Some(offered) = self.offered.get(&key.1) else { return };
-        if self.exports.len() >= MAX_FLOWS {
-            return self.shared.complain(&key.0, &key.1, "there are as many flows as there may be");
+        if is_full(&key, self.exports.iter().map(|(key, _)| key)) {
+            return self.shared.complain(&key.0, &key.1, FULL);
         }
         let offer = offered.offer.clone();
         let (shared, host) = (self.shared.clone(), key.0.clone());
@@ -362,7 +403,7 @@ impl Bridge {
 
     fn on_offer(&mut self, host: String, instance: u64, offer: Offer, is_there: bool) {
         if host == self.shared.config.host {
-            if instance != self.shared.instance && is_there && self.said.insert(host.clone()) {
+            if instance != self.shared.instance && is_there && self.is_new(&host) {
                 say(format_args!(
                     "another bridge of realm {} has the name {host}, too, which two cannot have: \
                      set host in one of them",
@@ -374,7 +415,7 @@ impl Bridge {
         let Some(local) = self.shared.config.import_as(&host, &offer.topic) else { return };
         let key = (host, offer.topic.clone());
         if !dlx::topic::is_name(&local) {
-            if is_there && self.said.insert(local.clone()) {
+            if is_there && self.is_new(&local) {
                 say(format_args!(
                     "{} of {} is not imported: {local:?} is no name of a topic, which has at most \
                      255 bytes",
@@ -386,16 +427,16 @@ impl Bridge {
         if let Some(known) = self.known.get_mut(&key) {
             if !is_there {
                 if known.instance == instance && known.offer == offer {
-                    known.inbox.mailbox.push(import::Event::Withdrawn);
+                    known.inbox.withdraw();
                 }
                 return;
             }
             if known.offer == offer && !known.thread.is_finished() {
                 known.instance = instance;
-                known.inbox.mailbox.push(import::Event::Offered);
+                known.inbox.offer();
                 return;
             }
-            known.inbox.mailbox.push(import::Event::Replaced);
+            known.inbox.replace();
         }
         if is_there {
             self.import(key, instance, offer, local);
@@ -403,8 +444,8 @@ impl Bridge {
     }
 
     fn import(&mut self, key: Key, instance: u64, offer: Offer, local: String) {
-        if self.known.len() >= MAX_FLOWS {
-            return self.shared.complain(&key.0, &key.1, "there are as many flows as there may be");
+        if is_full(&key, self.known.keys()) {
+            return self.shared.complain(&key.0, &key.1, FULL);
         }
         let inbox = match Inbox::new(self.shared.config.window) {
             Ok(inbox) => inbox,
@@ -427,6 +468,11 @@ impl Bridge {
         }
     }
 
+    /// Is this to be said? Not what was said before, and no endless number of things.
+    fn is_new(&mut self, what: &str) -> bool {
+        self.said.len() < MAX_SAID && self.said.insert(what.into())
+    }
+
     /// Forgets flows that have ended.
     fn collect(&mut self) {
         self.exports.retain(|(_, thread)| !thread.is_finished());
@@ -442,6 +488,15 @@ impl Bridge {
             !over
         });
     }
+}
+
+const FULL: &str = "there are 16384 flows, or 4096 with this host (the limits)";
+
+/// Is there no room for another flow?
+fn is_full<'a>(new: &Key, flows: impl ExactSizeIterator<Item = &'a Key>) -> bool {
+    let n = flows.len();
+    n >= MAX_FLOWS
+        || n >= MAX_FLOWS_OF_HOST && flows.filter(|key| key.0 == new.0).count() >= MAX_FLOWS_OF_HOST
 }
 
 /// Tells this process from an earlier one of the same host.

@@ -30,6 +30,9 @@ pub struct Config {
     pub window: u64,
     /// Largest message that is accepted from others, in bytes.
     pub max_message: u64,
+    /// How long to wait for the daemon in the beginning: an option alone.
+    #[serde(skip)]
+    pub wait_daemon: Duration,
     /// Address of the metrics.
     pub metrics: Option<String>,
     pub tls: Option<Tls>,
@@ -85,11 +88,17 @@ impl Default for Config {
             hold: 60.0,
             window: 16 << 20,
             max_message: 4 << 30,
+            wait_daemon: Duration::from_secs(30),
             metrics: None,
             tls: None,
             zenoh: None,
         }
     }
+}
+
+/// May a host, or a realm, be called so?
+pub fn is_host(name: &str) -> bool {
+    is_name(name) && !name.contains('/') && name.len() <= 63
 }
 
 fn host_name() -> String {
@@ -106,7 +115,7 @@ impl Config {
     /// Checks it, and completes it.
     pub fn complete(mut self) -> Result<Config, String> {
         for (what, name) in [("host", &self.host), ("realm", &self.realm)] {
-            if !is_name(name) || name.contains('/') || name.len() > 63 {
+            if !is_host(name) {
                 return Err(format!(
                     "{what} = {name:?}: a name of 1 to 63 bytes of [A-Za-z0-9_.-] is needed"
                 ));
@@ -140,6 +149,9 @@ impl Config {
         }
         if !(64 << 10..=1 << 40).contains(&self.window) {
             return Err(format!("window = {}: 65536 to 2^40 are possible", self.window));
+        }
+        if self.max_message > 1 << 47 {
+            return Err(format!("max_message = {}: at most 2^47 is possible", self.max_message));
         }
         let protocol = if self.tls.is_some() { "tls" } else { "tcp" };
         for endpoint in self.listen.iter_mut().chain(&mut self.connect) {
@@ -238,6 +250,10 @@ mod tests {
             ("host = 'a'\n[[export]]\ntopics = 'x**'", "pattern"),
             ("host = 'a'\n[[import]]\ntopics = '**'\nprefix = '/'", "prefix"),
             ("host = 'a'\nhold = 0\n[[export]]\ntopics = '**'", "hold"),
+            (
+                "host = 'a'\nmax_message = 9000000000000000000\n[[export]]\ntopics = '**'",
+                "max_message",
+            ),
             ("host = 'a'\nwindow = 1\n[[export]]\ntopics = '**'", "window"),
             ("hosts = 'a'", "hosts"),
         ] {

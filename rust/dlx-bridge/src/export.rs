@@ -11,7 +11,7 @@ use crate::bridge::Shared;
 use crate::flow::{Heard, MAX_UNACKED, Position, Sender, Want};
 use crate::mailbox::Mailbox;
 use crate::metrics::{Counters, Way};
-use crate::offer::Offer;
+use crate::offer::{Offer, is_bridge};
 use crate::outgoing::Item;
 use crate::wire::{Frame, Head};
 use crate::{Every, say};
@@ -20,6 +20,8 @@ use crate::{Every, say};
 const PROBE: Duration = Duration::from_secs(1);
 /// How long publishers have to attach a new subscription.
 const ATTACH: Duration = Duration::from_secs(5);
+/// How long a message waits until it is known whether its publisher is a bridge.
+const KNOWN: Duration = Duration::from_secs(5);
 
 /// What the thread is told.
 pub enum Event {
@@ -32,6 +34,8 @@ pub enum Event {
 struct Source {
     subscription: Subscription,
     base: Option<Base>,
+    /// A message that was taken, and since when its publisher is not known.
+    unknown: Option<(Message, Instant)>,
 }
 
 /// What had been published before the subscription, until that is told.
@@ -156,7 +160,7 @@ impl Export {
         let options = SubscribeOptions {
             reliable: self.offer.reliable,
             accepts_unreliable: self.offer.reliable, // another publisher may come that drops
-            max_held: 2 * MAX_UNACKED as u32,
+            max_held: self.offer.retain + 2 * MAX_UNACKED as u32, // an offer is far below 4096
             ends: Ends::Never,
             ..Default::default()
         };
@@ -169,7 +173,7 @@ impl Export {
             let live = publishers.iter().filter(|p| !p.retained).count() as u32;
             let subscription = client.subscribe_with(topic, &options)?;
             let base = Base { published, live, since: Instant::now(), attached: false };
-            Ok(Source { subscription, base: Some(base) })
+            Ok(Source { subscription, base: Some(base), unknown: None })
         });
         match source {
             Ok(source) => self.source = Some(source),
@@ -185,16 +189,50 @@ impl Export {
         }
         while self.sender.has_room() {
             let Some(source) = &mut self.source else { return false };
-            match source.subscription.try_take() {
-                Ok(Some(message)) => {
-                    self.push(&message);
-                    self.send_pieces();
+            let taken = match source.unknown.take() {
+                Some((message, since)) => Ok(Some((message, since))),
+                None => {
+                    let taken = source.subscription.try_take();
+                    taken.map(|message| message.map(|message| (message, Instant::now())))
                 }
+            };
+            match taken {
+                Ok(Some((message, since))) => match self.is_of_bridge(message.publisher()) {
+                    Some(true) => (),
+                    Some(false) => {
+                        self.push(&message);
+                        self.send_pieces();
+                    }
+                    None if since.elapsed() < KNOWN => {
+                        self.source.as_mut().expect("it is there").unknown = Some((message, since));
+                        return false;
+                    }
+                    None => self.refuse(
+                        message.seq(),
+                        "the daemon does not tell whose its publisher was, which may have been a \
+                         bridge",
+                    ),
+                },
                 Ok(None) => {
                     self.tell_base();
                     return true;
                 }
-                Err(e) if e.kind() == ErrorKind::TooManyHeld => return false,
+                // Its publisher, or memory, allows less than is retained and under way here.
+                Err(e) if e.kind() == ErrorKind::TooManyHeld => {
+                    if !self.sender.forget_retained() {
+                        return false;
+                    }
+                    if self.troubles.is_due() {
+                        say(format_args!(
+                            "{}: {e}; a bridge of {} that is started again gets {} retained \
+                             messages of {}",
+                            self.offer.topic,
+                            self.host,
+                            self.sender.n_retained(),
+                            self.offer.retain
+                        ));
+                    }
+                }
                 Err(e) => {
                     if e.kind() != ErrorKind::Interrupted && self.troubles.is_due() {
                         say(format_args!("{}: {e}", self.offer.topic));
@@ -207,41 +245,42 @@ impl Export {
     }
 
     fn push(&mut self, message: &Message) {
-        if self.is_of_bridge(message.publisher()) {
-            return;
-        }
         let source = Position { publisher: message.publisher(), seq: message.seq() };
-        match Item::of_message(message, &self.shared.config.host) {
+        match Item::of_message(message, &self.shared.config) {
             Ok(item) => {
                 self.counters.messages.add(1);
                 self.counters.bytes.add(item.payload);
                 let (head, payload) = (item.head, item.payload);
                 self.sender.push(item, Some(source), head, payload);
             }
-            Err(why) => {
-                self.counters.refused.add(1);
-                if self.refusals.is_due() {
-                    say(format_args!(
-                        "{}: message {} is not carried: {why}; {} were not",
-                        self.offer.topic,
-                        source.seq,
-                        self.counters.refused.get()
-                    ));
-                }
-            }
+            Err(why) => self.refuse(source.seq, &why),
         }
     }
 
-    /// What a bridge publishes came from another machine.
-    fn is_of_bridge(&mut self, publisher: u64) -> bool {
+    fn refuse(&mut self, seq: u64, why: &str) {
+        self.counters.refused.add(1);
+        if self.refusals.is_due() {
+            say(format_args!(
+                "{}: message {seq} is not carried: {why}; {} were not",
+                self.offer.topic,
+                self.counters.refused.get()
+            ));
+        }
+    }
+
+    /// What a bridge publishes came from another machine. None: it is not known yet.
+    fn is_of_bridge(&mut self, publisher: u64) -> Option<bool> {
         if let Some(&known) = self.bridges.get(&publisher) {
-            return known;
+            return Some(known);
         }
         let topic = Some(self.offer.topic.as_str());
         if let Ok(publishers) = self.shared.client.publishers(topic) {
-            self.bridges = publishers.iter().map(|p| (p.publisher, Offer::is_bridge(p))).collect();
+            self.bridges =
+                publishers.iter().map(|p| (p.publisher, is_bridge(&p.client_name))).collect();
         }
-        *self.bridges.entry(publisher).or_insert(false)
+        // It may have left: then the observer was told of it.
+        let known = self.bridges.get(&publisher).copied().or(self.shared.is_of_bridge(publisher));
+        known.inspect(|&known| _ = self.bridges.insert(publisher, known))
     }
 
     /// There is no message now: when all that is retained was taken, tells what had been published

@@ -230,6 +230,15 @@ impl<I> Sender<I> {
         self.items.len()
     }
 
+    pub fn n_retained(&self) -> usize {
+        self.retained.len()
+    }
+
+    /// Gives the oldest acknowledged message up; returns whether there was one.
+    pub fn forget_retained(&mut self) -> bool {
+        self.retained.pop_front().is_some()
+    }
+
     pub fn credits(&self) -> u64 {
         self.limit.saturating_sub(self.sent)
     }
@@ -382,11 +391,11 @@ impl Ledger {
     /// The exporting side subscribes anew: what these publishers published until then and has not
     /// come by now will not come. Returns how many messages that are.
     pub fn on_base(&mut self, published: &[Position]) -> u64 {
-        let mut missed = 0;
+        let mut missed = 0_u64;
         for at in published {
             match self.positions.get_mut(&at.publisher) {
                 Some(seq) if *seq < at.seq => {
-                    missed += at.seq - *seq;
+                    missed = missed.saturating_add(at.seq - *seq);
                     *seq = at.seq;
                 }
                 Some(_) => (),

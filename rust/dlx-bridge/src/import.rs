@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The importing side of a flow: a thread that publishes one topic of one other host here.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dlx::{
@@ -17,7 +17,7 @@ use crate::metrics::{Counters, Way};
 use crate::offer::Offer;
 use crate::path::Received;
 use crate::wire::{Frame, HEAD_MAX, Head, Malformed, MessageHead};
-use crate::{Every, say};
+use crate::{Every, lock, say};
 
 /// How often the other side hears of this one, at least.
 const REPEAT: Duration = Duration::from_secs(1);
@@ -28,21 +28,24 @@ const LINGER: Duration = Duration::from_secs(2);
 /// How often a topic without a subscriber is looked at, should nothing tell of one.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// What the thread is told.
-pub enum Event {
-    /// With the size of the header, and the credits that the frame takes.
-    Frame(Frame, Received, usize, u64),
-    /// The other host offers the topic again: it was not reachable, or is another process now.
-    Offered,
-    /// The other host offers it no more, or is not reachable.
-    Withdrawn,
+/// A frame, the size of its header, and the credits that it takes.
+type Delivery = (Frame, Received, usize, u64);
+
+/// How the topic stands at the other host. A thread that waits for memory hears of it, too.
+#[derive(Default)]
+struct Standing {
+    /// The other host offers it again: it was not reachable, or is another process now.
+    again: bool,
+    /// Since when the other host offers it no more, or is not reachable.
+    withdrawn: Option<Instant>,
     /// Another thread takes the topic over.
-    Replaced,
+    replaced: bool,
 }
 
 /// The mailbox of a flow, which takes no more than the credits allow.
 pub struct Inbox {
-    pub mailbox: Arc<Mailbox<Event>>,
+    mailbox: Arc<Mailbox<Delivery>>,
+    standing: Mutex<Standing>,
     queued: AtomicU64,
     limit: u64,
 }
@@ -51,7 +54,31 @@ impl Inbox {
     pub fn new(window: u64) -> std::io::Result<Arc<Inbox>> {
         // a piece may begin while there is any credit, so one may go beyond the limit
         let limit = window + (HEAD_MAX as u64).max(PIECE) + FRAME_COST;
-        Ok(Arc::new(Inbox { mailbox: Mailbox::new()?, queued: AtomicU64::new(0), limit }))
+        Ok(Arc::new(Inbox {
+            mailbox: Mailbox::new()?,
+            standing: Mutex::default(),
+            queued: AtomicU64::new(0),
+            limit,
+        }))
+    }
+
+    pub fn offer(&self) {
+        *lock(&self.standing) = Standing { again: true, ..Default::default() };
+        self.mailbox.ring();
+    }
+
+    pub fn withdraw(&self) {
+        lock(&self.standing).withdrawn = Some(Instant::now());
+    }
+
+    pub fn replace(&self) {
+        lock(&self.standing).replaced = true;
+        self.mailbox.ring();
+    }
+
+    /// The process ends.
+    pub fn ring(&self) {
+        self.mailbox.ring();
     }
 
     /// For callbacks: never waits. Returns false if the other side ignores the credits.
@@ -61,7 +88,7 @@ impl Inbox {
             self.queued.fetch_sub(cost, Ordering::Relaxed);
             return false;
         }
-        self.mailbox.push(Event::Frame(frame, received, header, cost));
+        self.mailbox.push((frame, received, header, cost));
         true
     }
 }
@@ -110,9 +137,8 @@ pub struct Import {
     receiver: Receiver,
     ledger: Ledger,
     partial: Option<Partial>,
-    /// Since when the other host does not offer the topic.
-    withdrawn: Option<Instant>,
-    replaced: bool,
+    /// What a reliable topic waits for, beside its subscribers, and since when.
+    waits: Option<(ErrorKind, Instant)>,
     told: Instant,
     troubles: Every,
 }
@@ -131,8 +157,7 @@ impl Import {
             host: host.to_string(),
             ledger: Ledger::default(),
             partial: None,
-            withdrawn: None,
-            replaced: false,
+            waits: None,
             told: Instant::now(),
             troubles: Every::default(),
             shared,
@@ -148,10 +173,7 @@ impl Import {
             let publisher = match self.publisher() {
                 Ok(publisher) => publisher,
                 Err(e) => {
-                    if self.troubles.is_due() {
-                        say(format_args!("{} (from {}): {e}", self.local, self.host));
-                    }
-                    self.wait(REPEAT);
+                    self.trouble(&e);
                     continue;
                 }
             };
@@ -162,9 +184,19 @@ impl Import {
     }
 
     fn is_over(&self) -> bool {
-        self.replaced
+        let standing = lock(&self.inbox.standing);
+        standing.replaced
             || self.shared.is_stopping()
-            || self.withdrawn.is_some_and(|since| since.elapsed() > self.shared.config.hold())
+            || standing.withdrawn.is_some_and(|since| since.elapsed() > self.shared.config.hold())
+    }
+
+    /// Says so, and waits a moment, in which frames are dropped.
+    fn trouble(&mut self, e: &dlx::Error) {
+        if !self.shared.is_stopping() && self.troubles.is_due() {
+            say(format_args!("{} (from {}): {e}", self.local, self.host));
+        }
+        self.inbox.mailbox.wait(None, REPEAT);
+        while self.next_frame().is_some() {}
     }
 
     /// What is retained is retained while this publisher is there: what a later one begins with
@@ -187,18 +219,13 @@ impl Import {
                 Ok(()) => return true,
                 Err(e) if e.kind() == ErrorKind::Timeout => (),
                 Err(e) => {
-                    if self.troubles.is_due() {
-                        say(format_args!("{} (from {}): {e}", self.local, self.host));
-                    }
-                    self.wait(REPEAT);
+                    self.trouble(&e);
                     continue;
                 }
             }
             self.inbox.mailbox.wait(publisher.poll_fd().ok(), IDLE);
-            while let Some(event) = self.next_event() {
-                if let Event::Frame(frame, ..) = event
-                    && matches!(frame, Frame::Piece { .. } | Frame::Probe { .. })
-                {
+            while let Some((frame, ..)) = self.next_frame() {
+                if matches!(frame, Frame::Piece { .. } | Frame::Probe { .. }) {
                     self.want(true); // it did not hear that nobody wants it
                     break;
                 }
@@ -207,23 +234,10 @@ impl Import {
         false
     }
 
-    fn wait(&mut self, timeout: Duration) {
-        self.inbox.mailbox.wait(None, timeout);
-        while self.next_event().is_some() {}
-    }
-
-    /// The next event, after what every state does with it.
-    fn next_event(&mut self) -> Option<Event> {
-        let event = self.inbox.mailbox.pop()?;
-        match &event {
-            Event::Frame(_, _, _, cost) => {
-                self.inbox.queued.fetch_sub(*cost, Ordering::Relaxed);
-            }
-            Event::Offered => self.withdrawn = None,
-            Event::Withdrawn => self.withdrawn = Some(Instant::now()),
-            Event::Replaced => self.replaced = true,
-        }
-        Some(event)
+    fn next_frame(&mut self) -> Option<Delivery> {
+        let delivery = self.inbox.mailbox.pop()?;
+        self.inbox.queued.fetch_sub(delivery.3, Ordering::Relaxed);
+        Some(delivery)
     }
 
     fn want(&mut self, close: bool) {
@@ -254,18 +268,11 @@ impl Import {
         let mut subscribed = Instant::now();
         loop {
             self.inbox.mailbox.wait(None, REPEAT.saturating_sub(self.told.elapsed()));
-            while let Some(event) = self.next_event() {
-                let ended = match event {
-                    Event::Frame(frame, received, header, _) => {
-                        self.on_frame(frame, received, header, publisher)
-                    }
-                    Event::Offered => {
-                        self.restart();
-                        false
-                    }
-                    Event::Withdrawn | Event::Replaced => false,
-                };
-                if ended {
+            if std::mem::take(&mut lock(&self.inbox.standing).again) {
+                self.restart();
+            }
+            while let Some((frame, received, header, _)) = self.next_frame() {
+                if self.on_frame(frame, received, header, publisher) {
                     self.want(true);
                     return Ended::NoTopic;
                 }
@@ -392,7 +399,7 @@ impl Import {
         Ok(Partial { head: Some(head), loans, ..Default::default() })
     }
 
-    /// A reliable topic waits until there is memory, or a subscriber has room.
+    /// A reliable topic waits until there is memory, or a subscriber has room, or its flow ends.
     fn may_try_again(&mut self, e: &dlx::Error, message: &MessageHead) -> bool {
         let passes = match e.kind() {
             ErrorKind::Full | ErrorKind::Timeout | ErrorKind::Interrupted => true,
@@ -402,11 +409,13 @@ impl Import {
             | ErrorKind::Disconnected => self.offer.reliable,
             _ => false,
         };
-        if !passes || self.shared.is_stopping() {
+        if !passes || self.is_over() {
             return false;
         }
-        if !matches!(e.kind(), ErrorKind::Full | ErrorKind::Timeout) {
-            if self.troubles.is_due() {
+        if !matches!(e.kind(), ErrorKind::Full | ErrorKind::Timeout | ErrorKind::Interrupted) {
+            let since = self.waits.map_or_else(Instant::now, |(_, since)| since);
+            if self.waits.replace((e.kind(), since)).is_none_or(|(kind, _)| kind != e.kind()) {
+                self.counters.waiting.set(1);
                 say(format_args!(
                     "{} (from {}): message {} waits: {e}",
                     self.local, self.host, message.source.seq
@@ -420,7 +429,17 @@ impl Import {
         true
     }
 
+    /// What it waited for is there, or it waits no more.
+    fn end_wait(&mut self, what: &str) {
+        if let Some((_, since)) = self.waits.take() {
+            self.counters.waiting.set(0);
+            let seconds = since.elapsed().as_secs_f64();
+            say(format_args!("{} (from {}): {what} after {seconds:.1} s", self.local, self.host));
+        }
+    }
+
     fn refuse(&mut self, message: &MessageHead, e: &dlx::Error) {
+        self.end_wait("waits no more");
         if self.shared.is_stopping() {
             return;
         }
@@ -498,6 +517,7 @@ impl Import {
                 }
             }
         }
+        self.end_wait("goes on");
         self.counters.messages.add(1);
         self.counters.bytes.add(size);
         self.counters.age_ns.set(realtime_ns().saturating_sub(message.realtime_ns));

@@ -32,10 +32,15 @@ impl<T> Mailbox<T> {
         let mut queue = lock(&self.queue);
         queue.push_back(what);
         if queue.len() == 1 {
-            let one = 1_u64;
-            // SAFETY: 8 bytes are read from `one`. It cannot fail: the counter is far from full.
-            unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
+            self.ring();
         }
+    }
+
+    /// Ends a wait, or the next one: the reader looks at what else has changed.
+    pub fn ring(&self) {
+        let one = 1_u64;
+        // SAFETY: 8 bytes are read from `one`. It cannot fail: the counter is far from full.
+        unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
     pub fn len(&self) -> usize {

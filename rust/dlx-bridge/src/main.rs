@@ -23,8 +23,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::bridge::Bridge;
+use crate::bridge::{Bridge, Task};
 use crate::config::{Config, Export, Import, is_loopback};
+use crate::mailbox::Mailbox;
 use crate::metrics::Metrics;
 use crate::path::Zenoh;
 
@@ -42,6 +43,9 @@ Carries topics of dlpackd between machines: see dlx-bridge(1).
   --host NAME        name of this machine for other bridges; its host name by default
   --socket PATH      socket of the local daemon
   --metrics ADDRESS  serve metrics for Prometheus there, such as 127.0.0.1:9464
+  --wait-daemon[=TIME]
+                     wait for a daemon that is not up: without a limit, or for TIME, such as 2, 0.5
+                     or 100ms; 30 s by default
   --help, --version  print this text, or the version
 ";
 
@@ -95,6 +99,7 @@ fn arguments() -> Result<Option<Config>, String> {
                 return Ok(None);
             }
             "--listen" => value.unwrap_or_else(|| "127.0.0.1".into()),
+            "--wait-daemon" => value.unwrap_or_default(),
             _ => value.or_else(|| arguments.next()).ok_or(format!("{name} needs a value"))?,
         };
         if name == "--config" {
@@ -112,6 +117,8 @@ fn arguments() -> Result<Option<Config>, String> {
             "--host" => config.host = value,
             "--socket" => config.socket = Some(value.into()),
             "--metrics" => config.metrics = Some(value),
+            "--wait-daemon" if value.is_empty() => config.wait_daemon = dlx::FOREVER,
+            "--wait-daemon" => config.wait_daemon = parse_time(&value)?,
             _ => return Err(format!("the option {name} is unknown: see dlx-bridge --help")),
         }
     }
@@ -130,6 +137,24 @@ fn arguments() -> Result<Option<Config>, String> {
         prefix: "{host}/".into(),
     }));
     config.complete().map(Some)
+}
+
+/// As dlxctl reads times.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
+    let unit = match text[digits.len()..].trim() {
+        "" | "s" => 1.0,
+        "ns" => 1e-9,
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => f64::NAN,
+    };
+    let seconds = digits.parse::<f64>().unwrap_or(f64::NAN) * unit;
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| format!("--wait-daemon: '{text}' is not a time like 2, 0.5, 100ms or 5min"))
 }
 
 fn main() -> ExitCode {
@@ -155,15 +180,42 @@ fn block_signals() -> libc::sigset_t {
     }
 }
 
+/// How long the bridge has to end when it is told to.
+const ENDS: Duration = Duration::from_secs(3);
+
 fn run(config: Config) -> Result<(), String> {
     let signals = block_signals();
     let stopping = Arc::new(AtomicBool::new(false));
+    let tasks = Mailbox::new().map_err(|e| e.to_string())?;
+    let (told, bell) = (stopping.clone(), tasks.clone());
+    std::thread::spawn(move || {
+        let mut signal = 0;
+        // SAFETY: both are valid for the call.
+        unsafe { libc::sigwait(&signals, &mut signal) };
+        told.store(true, Ordering::Relaxed);
+        bell.ring();
+        std::thread::sleep(ENDS);
+        // A frame that zenoh cannot send holds a thread for up to 5 s.
+        say(format_args!("some threads have not ended within {ENDS:?}: the process ends now"));
+        std::process::exit(0);
+    });
+    match carry(config, stopping.clone(), tasks) {
+        Err(_) if stopping.load(Ordering::Relaxed) => Ok(()), // it was told to end before it began
+        result => result,
+    }
+}
+
+fn carry(
+    config: Config,
+    stopping: Arc<AtomicBool>,
+    tasks: Arc<Mailbox<Task>>,
+) -> Result<(), String> {
     let asked = stopping.clone();
     let options = dlx::ConnectOptions {
         socket: config.socket.clone(),
         name: Some(format!("{}:{}", offer::BRIDGE, config.host).chars().take(63).collect()),
         autospawn: false,
-        wait: Some(Duration::from_secs(30)),
+        wait: Some(config.wait_daemon),
         interrupt: Some(dlx::Interrupt::new(move || asked.load(Ordering::Relaxed))),
         ..Default::default()
     };
@@ -190,15 +242,9 @@ fn run(config: Config) -> Result<(), String> {
         list(&config.listen),
         list(&config.connect)
     ));
-    let bridge = Bridge::new(config, client, zenoh.clone(), metrics, stopping.clone())
-        .map_err(|e| e.to_string())?;
+    let bridge = Bridge::new(config, client, zenoh.clone(), metrics, stopping, tasks);
     zenoh.listen(bridge.listener())?;
-    let thread = std::thread::spawn(move || bridge.run());
-    let mut signal = 0;
-    // SAFETY: both are valid for the call.
-    unsafe { libc::sigwait(&signals, &mut signal) };
-    stopping.store(true, Ordering::Relaxed);
-    let _ = thread.join(); // a panic was reported
+    bridge.run();
     zenoh.close();
     Ok(())
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::bridge::MAX_FLOWS;
 use crate::lock;
 
 /// A number that threads count.
@@ -46,8 +47,12 @@ pub struct Counters {
     pub refused: Counter,
     pub generations: Counter,
     pub credits: Counter,
+    pub waiting: Counter,
     pub age_ns: Counter,
 }
+
+/// Most series: more than there are flows at once, so that some are of flows that have ended.
+const MAX_SERIES: usize = 4 * MAX_FLOWS;
 
 /// All counters.
 #[derive(Default)]
@@ -60,7 +65,7 @@ pub struct Metrics {
 type Column = (&'static str, &'static str, &'static str, fn(&Counters) -> f64);
 
 /// Name, type, help and value.
-const COLUMNS: [Column; 8] = [
+const COLUMNS: [Column; 9] = [
     ("messages_total", "counter", "Messages sent, or published here.", |c| c.messages.get() as f64),
     ("bytes_total", "counter", "Their payload.", |c| c.bytes.get() as f64),
     (
@@ -82,6 +87,9 @@ const COLUMNS: [Column; 8] = [
         c.generations.get().saturating_sub(1) as f64
     }),
     ("credit_bytes", "gauge", "Bytes that may be sent now.", |c| c.credits.get() as f64),
+    ("waiting", "gauge", "1: the topic waits for memory or for the daemon here.", |c| {
+        c.waiting.get() as f64
+    }),
     (
         "age_seconds",
         "gauge",
@@ -93,7 +101,11 @@ const COLUMNS: [Column; 8] = [
 impl Metrics {
     pub fn of(&self, way: Way, host: &str, topic: &str) -> Arc<Counters> {
         let key = (way, host.to_string(), topic.to_string());
-        lock(&self.flows).entry(key).or_default().clone()
+        let mut flows = lock(&self.flows);
+        if flows.len() >= MAX_SERIES && !flows.contains_key(&key) {
+            flows.retain(|_, counters| Arc::strong_count(counters) > 1);
+        }
+        flows.entry(key).or_default().clone()
     }
 
     fn page(&self) -> String {

@@ -7,6 +7,10 @@ use dlx::topic::is_name;
 /// Clients of a daemon with names that begin so are bridges.
 pub const BRIDGE: &str = "dlx-bridge";
 
+pub fn is_bridge(client_name: &str) -> bool {
+    client_name.starts_with(BRIDGE)
+}
+
 /// A topic of a host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Offer {
@@ -20,13 +24,9 @@ pub struct Offer {
 }
 
 impl Offer {
-    pub fn is_bridge(publisher: &PublisherInfo) -> bool {
-        publisher.client_name.starts_with(BRIDGE)
-    }
-
     /// What the publishers of one topic offer together; None: only bridges publish it.
     pub fn of(publishers: &[PublisherInfo]) -> Option<Offer> {
-        let own = || publishers.iter().filter(|p| !Offer::is_bridge(p));
+        let own = || publishers.iter().filter(|p| !is_bridge(&p.client_name));
         let live = || own().filter(|p| !p.retained);
         Some(Offer {
             topic: own().next()?.topic.clone(),

@@ -3,14 +3,42 @@
 //! which is held and not copied.
 
 use bytes::Bytes;
-use dlx::{Message, Tensor};
+use dlx::{Layout, Message, Tensor};
 
 use crate::clock::realtime_of;
+use crate::config::Config;
 use crate::flow::Position;
 use crate::wire::{HEAD_MAX, Head, MessageHead, TensorHead};
 
-/// Device types of DLPack whose memory is that of the CPU.
-const CPU: [u32; 3] = [1, 3, 11];
+/// The device type of DLPack that received tensors in memory of the CPU have; publishing copies
+/// pinned memory (kDLCUDAHost, kDLROCMHost) into such.
+const CPU: u32 = 1;
+
+/// Can it be carried? A tensor with a stride of 0 may say that it is larger than any memory.
+fn check(i: usize, name: &str, layout: &Layout<'_>, max_message: u64) -> Result<(), String> {
+    let kind = layout.device.kind;
+    if kind != CPU {
+        let device = match kind {
+            2 => "kDLCUDA",
+            10 => "kDLROCM",
+            _ => "see dlpack.h",
+        };
+        return Err(format!(
+            "tensor {i} {name:?} is on device {kind} of DLPack ({device}), and the bridge carries \
+             tensors in memory of the CPU: publish a copy of it in such memory"
+        ));
+    }
+    if !layout.is_row_major() && layout.n_bytes() as u64 > max_message {
+        return Err(format!(
+            "tensor {i} {name:?} of shape {:?} and strides {:?} takes {} bytes without its strides \
+             (limit {max_message}: see max_message)",
+            layout.shape,
+            layout.strides,
+            layout.n_bytes()
+        ));
+    }
+    Ok(())
+}
 
 /// What is sent: bytes, in parts. Parts hold the memory that they lie in.
 pub struct Item {
@@ -43,18 +71,12 @@ impl Item {
     }
 
     /// Fails with a reason if the message cannot be carried.
-    pub fn of_message(message: &Message, host: &str) -> Result<Item, String> {
+    pub fn of_message(message: &Message, config: &Config) -> Result<Item, String> {
         let (mut tensors, mut payload) = (Vec::new(), Vec::new());
         for i in 0..message.n_tensors() {
             let name = message.name(i).unwrap_or_default().into_owned();
             let layout = message.layout(i).ok_or("a tensor is missing")?;
-            if !CPU.contains(&layout.device.kind) {
-                return Err(format!(
-                    "tensor {i} {name:?} is on device {} of DLPack, and the bridge carries tensors \
-                     in memory of the CPU: publish a copy of it in such memory",
-                    layout.device.kind
-                ));
-            }
+            check(i, &name, &layout, config.max_message)?;
             let bytes = if layout.is_row_major() {
                 Bytes::from_owner(Owner(message.bytes(i).map_err(|e| e.to_string())?))
             } else {
@@ -73,7 +95,7 @@ impl Item {
             source: Position { publisher: message.publisher(), seq: message.seq() },
             gap: message.gap(),
             realtime_ns: realtime_of(message.monotonic_ns()),
-            hops: vec![host.to_string()],
+            hops: vec![config.host.clone()],
             tensors,
             meta: message.meta().to_vec(),
         });
@@ -107,5 +129,28 @@ impl Item {
             }
         }
         parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_that_cannot_be_carried_are_refused_by_name() {
+        let refusal = |kind, shape, strides| {
+            let device = dlx::Device { kind, id: 0 };
+            let layout = Layout { dtype: "float32".parse().unwrap(), device, shape, strides };
+            check(2, "depth", &layout, 1 << 30).map_or_else(|e| e, |()| String::new())
+        };
+        assert_eq!(refusal(1, &[4, 5], &[1, 4]), "");
+        for (kind, name) in [(2, "kDLCUDA"), (10, "kDLROCM")] {
+            let said = refusal(kind, &[4, 5], &[]);
+            let words = format!("tensor 2 \"depth\" is on device {kind} of DLPack ({name})");
+            assert!(said.starts_with(&words), "{said}");
+        }
+        let said = refusal(1, &[1 << 40], &[0]);
+        assert!(said.starts_with("tensor 2 \"depth\" of shape [1099511627776]"), "{said}");
+        assert!(said.contains("takes 4398046511104 bytes"), "{said}");
     }
 }

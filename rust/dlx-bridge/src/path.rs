@@ -19,6 +19,9 @@ use crate::config::Config;
 use crate::wire::HEADER_MAX;
 use crate::{lock, say};
 
+/// Most publishers of zenoh that are kept: two for each host that was sent something.
+const MAX_PUBLISHERS: usize = 1024;
+
 /// Sends frames. A frame may be lost; those of one host that are not urgent stay in order.
 pub trait DataPath: Send + Sync {
     /// Sends a frame, and may wait: not for callbacks. Parts of the body are held until they are
@@ -145,6 +148,9 @@ impl Zenoh {
             .wait()
             .map_err(|e| e.to_string())?;
         let mut publishers = lock(&self.publishers);
+        if publishers.len() >= MAX_PUBLISHERS {
+            publishers.retain(|_, publisher| Arc::strong_count(publisher) > 1);
+        }
         Ok(publishers
             .entry((host.to_string(), urgent))
             .or_insert_with(|| Arc::new(publisher))

@@ -6,6 +6,7 @@ use std::fmt;
 
 use dlx::DType;
 
+use crate::config::is_host;
 use crate::flow::{Generation, Piece, Position, Want};
 
 /// Longest head of an item: names and shapes of 65,535 tensors of usual names fit.
@@ -339,7 +340,11 @@ fn message_head(rest: &mut Bytes<'_>, max_message: u64) -> Result<MessageHead> {
     let mut hops = Vec::with_capacity(n_hops);
     for _ in 0..n_hops {
         let n = rest.u8("the name of a host")?;
-        hops.push(rest.text(usize::from(n), "the name of a host")?);
+        let host = rest.text(usize::from(n), "the name of a host")?;
+        if !is_host(&host) {
+            return malformed(format!("{host:?} is no name of a host"));
+        }
+        hops.push(host);
     }
     let n_tensors = usize::from(rest.u16("the number of tensors")?);
     let n_meta = rest.u32("the size of the metadata")? as usize;
@@ -487,6 +492,8 @@ mod tests {
         lie(|m| m.meta = vec![0; 65_537], "65537 bytes of metadata");
         lie(|m| m.hops.clear(), "0 hosts");
         lie(|m| m.hops = vec!["x".into(); 17], "17 hosts");
+        lie(|m| m.hops = vec!["x".repeat(64)], "no name of a host");
+        lie(|m| m.hops = vec!["\x1b[2J".into()], "no name of a host");
         lie(|m| m.source.seq = 0, "number 0");
     }
 

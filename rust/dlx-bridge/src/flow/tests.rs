@@ -330,6 +330,15 @@ fn new_processes_get_what_is_retained() {
 }
 
 #[test]
+fn bases_that_lie_do_no_harm() {
+    let mut ledger = Ledger::default();
+    let at = |publisher, seq| Position { publisher, seq };
+    ledger.on_message(at(1, 1), 0);
+    ledger.on_message(at(2, 1), 0);
+    assert_eq!(ledger.on_base(&[at(1, u64::MAX), at(2, u64::MAX)]), u64::MAX);
+}
+
+#[test]
 fn many_publishers_come_and_go() {
     let mut ledger = Ledger::default();
     for publisher in 1..=3 * MAX_POSITIONS as u64 {

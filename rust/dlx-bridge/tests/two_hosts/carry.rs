@@ -4,9 +4,9 @@
 use std::thread;
 use std::time::Duration;
 
-use dlx::{ErrorKind, OnFull, PublisherOptions, Set, SubscribeOptions};
+use dlx::{ErrorKind, OnFull, Publisher, PublisherOptions, Set, SubscribeOptions, Subscription};
 
-use crate::hosts::{PATIENCE, robot_and_base, wait_until};
+use crate::hosts::{Host, PATIENCE, robot_and_base, wait_until};
 use crate::numbers::{publish, publisher, subscriber, take};
 
 #[test]
@@ -202,6 +202,97 @@ fn late_subscribers_get_what_is_retained() {
     assert_eq!(base.metric("missed_messages_total", "import", "robot", "map"), 0);
 }
 
+/// More messages may be retained than are under way at once.
+#[test]
+fn topics_that_retain_much_are_carried() {
+    let (robot, mut base) = robot_and_base();
+    let options = PublisherOptions { on_full: OnFull::Block, retain: 200, ..Default::default() };
+    let map = robot.connect().publisher_with("map", &options).unwrap();
+    let client = base.connect();
+    let subscription = subscriber(&client, "robot/map", true);
+    map.wait(1, PATIENCE).unwrap();
+    for number in 0..1000 {
+        publish(&map, number);
+        assert_eq!(take(&subscription), number);
+    }
+    drop(subscription);
+    base.restart_bridge();
+    let subscription = subscriber(&client, "robot/map", true);
+    let first = take(&subscription);
+    assert!((800 - 32..=800).contains(&first), "{first}: more than what was not acknowledged");
+    (first + 1..1000).for_each(|number| assert_eq!(take(&subscription), number));
+}
+
+/// What is retained gives way where a publisher lets its subscribers hold less.
+#[test]
+fn topics_that_let_hold_little_are_carried() {
+    let (robot, base) = robot_and_base();
+    let options =
+        PublisherOptions { on_full: OnFull::Block, retain: 100, max_held: 8, ..Default::default() };
+    let map = robot.connect().publisher_with("map", &options).unwrap();
+    let subscription = subscriber(&base.connect(), "robot/map", true);
+    map.wait(1, PATIENCE).unwrap();
+    for number in 0..200 {
+        publish(&map, number);
+        assert_eq!(take(&subscription), number);
+    }
+    wait_until("it is said", || robot.read("bridge").contains("retained messages of 100"));
+}
+
+const IMAGE: usize = 32 << 20;
+
+/// An image is under way, and the importing side has no memory for it until the last value is
+/// dropped.
+fn image_that_waits(
+    robot: &Host,
+    base: &mut Host,
+) -> (Publisher, Subscription, impl Sized + use<>) {
+    base.limit_memory("64MiB");
+    let there = base.connect();
+    let images = publisher(&robot.connect(), "images", OnFull::Block);
+    let subscription = subscriber(&there, "robot/images", true);
+    images.wait(1, PATIENCE).unwrap();
+    let memory = there.publisher("filler").unwrap();
+    let memory = (memory.alloc::<u8>(&[40 << 20]).unwrap(), memory);
+    let mut loan = images.alloc::<u8>(&[IMAGE]).unwrap();
+    loan.fill(1);
+    images.publish(loan).unwrap();
+    wait_until("it waits", || base.metric("waiting", "import", "robot", "images") == 1);
+    (images, subscription, memory)
+}
+
+#[test]
+fn reliable_topics_wait_for_memory() {
+    let (robot, mut base) = robot_and_base();
+    let (_images, subscription, memory) = image_that_waits(&robot, &mut base);
+    assert_eq!(base.read("bridge").matches(" waits: ").count(), 1);
+    drop(memory);
+    let message = subscription.take_timeout(PATIENCE).unwrap();
+    assert!(message.slice::<u8>(0).unwrap() == [1; IMAGE]);
+    wait_until("it goes on", || base.metric("waiting", "import", "robot", "images") == 0);
+    assert!(base.read("bridge").contains(" goes on after "));
+}
+
+/// A topic that begins anew does not wait for what it was before.
+#[test]
+fn topics_that_wait_for_memory_may_begin_anew() {
+    let (robot, mut base) = robot_and_base();
+    let (images, subscription, _memory) = image_that_waits(&robot, &mut base);
+    drop((images, subscription));
+    let images = publisher(&robot.connect(), "images", OnFull::Drop);
+    let there = base.connect();
+    wait_until("it drops", || {
+        let publishers = there.publishers(Some("robot/images")).unwrap();
+        publishers.len() == 1 && !publishers[0].blocks
+    });
+    let subscription = subscriber(&there, "robot/images", false);
+    images.wait(1, PATIENCE).unwrap();
+    publish(&images, 3);
+    assert_eq!(take(&subscription), 3);
+    let missed = base.metric("refused_messages_total", "import", "robot", "images");
+    assert_eq!(missed, 1, "the image is counted");
+}
+
 #[test]
 fn topics_end_with_their_publisher() {
     let (robot, base) = robot_and_base();
@@ -218,4 +309,21 @@ fn topics_end_with_their_publisher() {
     let end = subscription.take_timeout(PATIENCE).unwrap_err();
     assert_eq!(end.kind(), ErrorKind::PublisherGone, "{end}");
     wait_until("the topic is gone", || client.publishers(None).unwrap().is_empty());
+}
+
+#[test]
+#[ignore = "takes 2 GiB of memory: make check-bridge"]
+fn a_message_of_1_gib_is_carried() {
+    const N: usize = 1 << 27;
+    let (robot, base) = robot_and_base();
+    let clouds = publisher(&robot.connect(), "clouds", OnFull::Block);
+    let subscription = subscriber(&base.connect(), "robot/clouds", true);
+    clouds.wait(1, PATIENCE).unwrap();
+    let mut loan = clouds.alloc::<u64>(&[N]).unwrap();
+    loan.iter_mut().enumerate().for_each(|(i, number)| *number = i as u64);
+    clouds.publish(loan).unwrap();
+    let message = subscription.take_timeout(PATIENCE).unwrap();
+    let numbers = message.slice::<u64>(0).unwrap();
+    assert_eq!(numbers.len(), N);
+    assert!(numbers.iter().enumerate().all(|(i, &number)| number == i as u64));
 }

@@ -95,18 +95,49 @@ fn what_a_killed_importing_daemon_loses_is_counted() {
     assert_eq!(taken.repeated, 0);
 }
 
+fn assert_ends(host: &mut Host) {
+    host.signal_bridge(libc::SIGTERM);
+    assert!(host.wait_bridge(), "{}", host.read("bridge"));
+    assert!(!host.read("bridge").contains("have not ended"), "{}", host.read("bridge"));
+}
+
 #[test]
 fn bridges_end_when_they_are_told() {
     let (mut robot, mut base) = robot_and_base();
-    let numbers = publisher(&robot.connect(), "numbers", OnFull::Block);
+    let here = robot.connect();
+    let numbers = publisher(&here, "numbers", OnFull::Block);
+    let _idle = publisher(&here, "idle", OnFull::Block);
     let client = base.connect();
+    wait_until("topics are known", || client.publishers(None).unwrap().len() == 2);
     let subscription = subscriber(&client, "robot/numbers", true);
     numbers.wait(1, PATIENCE).unwrap();
     publish(&numbers, 1);
     subscription.take_timeout(PATIENCE).unwrap();
     for host in [&mut base, &mut robot] {
-        host.signal_bridge(libc::SIGTERM);
-        assert!(host.wait_bridge(), "{}", host.read("bridge"));
+        assert_ends(host);
     }
     wait_until("the topic is gone", || client.publishers(None).unwrap().is_empty());
+}
+
+#[test]
+fn bridges_without_memory_end_when_they_are_told() {
+    let (robot, mut base) = robot_and_base();
+    base.limit_memory("64MiB");
+    let images = publisher(&robot.connect(), "images", OnFull::Block);
+    let _subscription = subscriber(&base.connect(), "robot/images", true);
+    images.wait(1, PATIENCE).unwrap();
+    images.publish(images.alloc::<u8>(&[100 << 20]).unwrap()).unwrap();
+    wait_until("it waits", || base.metric("waiting", "import", "robot", "images") == 1);
+    assert_ends(&mut base);
+}
+
+#[test]
+fn bridges_without_a_daemon_end_when_they_are_told() {
+    let mut base = Host::new("base", None);
+    base.kill_daemon();
+    base.start_bridge(&["--import", "**", "--wait-daemon"]);
+    wait_until("signals are waited for", || base.bridge_blocks(libc::SIGTERM));
+    assert_ends(&mut base);
+    base.start_bridge(&["--import", "**", "--wait-daemon=10ms"]);
+    assert!(!base.wait_bridge(), "there is no daemon");
 }

@@ -76,6 +76,7 @@ pub struct Host {
     metrics: u16,
     namespace: Option<String>,
     options: Vec<String>,
+    memory: &'static str,
 }
 
 impl Host {
@@ -89,6 +90,7 @@ impl Host {
             metrics: free_port(),
             namespace: namespace.map(String::from),
             options: Vec::new(),
+            memory: "50%",
         };
         host.start_daemon();
         host
@@ -99,6 +101,7 @@ impl Host {
         let mut child = Command::new(Path::new(&build).join("dlpackd"))
             .arg("--socket")
             .arg(self.socket())
+            .args(["--memory-limit", self.memory])
             .args(["--ready-fd=1", "--idle-exit=60"]) // it ends also if the test was killed
             .stdout(Stdio::piped())
             .stderr(self.log("daemon"))
@@ -112,6 +115,13 @@ impl Host {
 
     pub fn kill_daemon(&mut self) {
         self.daemon = None;
+    }
+
+    /// Restarts the daemon, with so much memory for each user.
+    pub fn limit_memory(&mut self, memory: &'static str) {
+        self.memory = memory;
+        self.kill_daemon();
+        self.start_daemon();
     }
 
     fn log(&self, name: &str) -> fs::File {
@@ -133,9 +143,13 @@ impl Host {
     }
 
     pub fn connect(&self) -> Client {
+        self.connect_as("test")
+    }
+
+    pub fn connect_as(&self, program: &str) -> Client {
         let options = ConnectOptions {
             socket: Some(self.socket()),
-            name: Some("test".into()),
+            name: Some(program.into()),
             ..Default::default()
         };
         Client::connect_with(&options).unwrap()
@@ -186,6 +200,13 @@ impl Host {
         let pid = self.bridge.as_ref().unwrap().0.id();
         // SAFETY: a system call without pointers, to a child that was not waited for.
         assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
+    }
+
+    pub fn bridge_blocks(&self, signal: i32) -> bool {
+        let pid = self.bridge.as_ref().unwrap().0.id();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim();
+        u64::from_str_radix(blocked, 16).unwrap() >> (signal - 1) & 1 == 1
     }
 
     /// CPU seconds of the bridge.

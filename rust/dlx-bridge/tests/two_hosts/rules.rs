@@ -5,7 +5,7 @@ use std::fs;
 
 use dlx::OnFull;
 
-use crate::hosts::{PATIENCE, pair, robot_and_base, wait_until};
+use crate::hosts::{Host, PATIENCE, pair, robot_and_base, wait_until};
 use crate::numbers::{publish, publisher, subscriber, take};
 
 const ALL: [&str; 4] = ["--export", "**", "--import", "**"];
@@ -66,6 +66,27 @@ fn messages_do_not_go_round() {
     }
     for (host, other) in [(&robot, "base"), (&base, "robot")] {
         assert_eq!(host.metric("messages_total", "import", other, "chat"), 100);
+    }
+}
+
+/// A program that publishes a number and leaves at once.
+fn publish_once(host: &Host, program: &str, number: u64) {
+    let client = host.connect_as(program);
+    let chat = publisher(&client, "chat", OnFull::Block);
+    chat.wait(1, PATIENCE).unwrap();
+    publish(&chat, number);
+}
+
+#[test]
+fn programs_that_have_left_are_carried_and_bridges_are_not() {
+    let (robot, base) = robot_and_base();
+    let lasting = publisher(&robot.connect(), "chat", OnFull::Block);
+    let subscription = subscriber(&base.connect(), "robot/chat", true);
+    lasting.wait(1, PATIENCE).unwrap();
+    for number in 0..100 {
+        publish_once(&robot, "dlx-bridge:other", 1000 + number);
+        publish_once(&robot, "test", number);
+        assert_eq!(take(&subscription), number);
     }
 }
 
