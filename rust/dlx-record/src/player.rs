@@ -56,6 +56,8 @@ struct Player<'a> {
     options: &'a Options,
     stop: BorrowedFd<'a>,
     publishers: BTreeMap<String, Publisher>,
+    /// For subscribers of new publishers: the time of the recording stands still meanwhile.
+    waited: Duration,
     counts: Counts,
 }
 
@@ -79,7 +81,9 @@ impl Player<'_> {
                     ..Default::default()
                 };
                 let publisher = self.client.publisher_with(entry.key(), &options)?;
+                let since = Instant::now();
                 publisher.wait(self.options.subscribers, dlx::FOREVER)?;
+                self.waited += since.elapsed();
                 Ok(entry.insert(publisher))
             }
         }
@@ -118,6 +122,7 @@ impl Player<'_> {
     /// Plays the file once. False: it was stopped.
     fn play_once(&mut self, recording: &Recording) -> Result<bool> {
         let (mut first, began) = (None, Instant::now());
+        self.waited = Duration::ZERO;
         for entry in recording.entries() {
             let entry = match entry {
                 Ok(entry) => entry,
@@ -137,17 +142,23 @@ impl Player<'_> {
             let time = entry.publish_time.saturating_sub(*first.get_or_insert(entry.publish_time));
             let after = Duration::try_from_secs_f64(time as f64 / 1e9 / self.options.rate)
                 .map_err(|error| Failure::of("--rate", error))?;
-            let due = began.checked_add(after).unwrap_or(began);
-            if !self.wait(due)? {
+            let due = |waited| {
+                let after = after.checked_add(waited)?;
+                began.checked_add(after)
+            };
+            if !self.wait(due(self.waited).unwrap_or(began))? {
                 return Ok(false);
-            }
-            if self.options.rate.is_finite() {
-                self.counts.late = self.counts.late.max(due.elapsed());
             }
             let published =
                 entry.record().and_then(|record| self.publish(topic_of(&entry), &record));
             match published {
-                Ok(()) => self.counts.messages += 1,
+                Ok(()) => {
+                    self.counts.messages += 1;
+                    if self.options.rate.is_finite() {
+                        let due = due(self.waited).unwrap_or(began);
+                        self.counts.late = self.counts.late.max(due.elapsed());
+                    }
+                }
                 Err(why) if poll(&[], self.stop, Duration::ZERO).unwrap_or(true) => {
                     drop(why); // its wait was interrupted
                     return Ok(false);
@@ -170,6 +181,7 @@ pub fn play(client: &Client, options: &Options, stop: impl AsFd) -> Result<Count
         options,
         stop: stop.as_fd(),
         publishers: BTreeMap::new(),
+        waited: Duration::ZERO,
         counts: Counts::default(),
     };
     while player.play_once(&recording)? && options.repeats && player.counts.messages > 0 {}
