@@ -298,12 +298,13 @@ void dlxd_retained_look_all(struct dlxd_broker *broker)
 {
     struct dlxd_list *list = &broker->looked, *last = list->prev;
     uint64_t until = dlx__now_ns() + LOOK_ALL_NS;
-    for (bool more = !dlxd_list_empty(list); more && dlx__now_ns() < until;) {
+    for (bool more = true; more && !dlxd_list_empty(list) && dlx__now_ns() < until;) {
         struct dlxd_list *first = list->next;
         more = first != last;
         dlxd_list_remove(first); /* the others are first the next time */
         dlxd_list_push_back(list, first);
-        look_at(dlxd_container_of(first, struct dlxd_publisher, by_look)); /* may free it */
+        /* This may free it, and others, `last` among them. */
+        look_at(dlxd_container_of(first, struct dlxd_publisher, by_look));
     }
 }
 

@@ -501,6 +501,22 @@ TEST(a_publisher_of_a_former_daemon_that_closes_with_nothing_vanishes)
     die();
 }
 
+/* The successor is looked at first, after a look that had no time for it, and replaces the last one
+ * of the list. */
+TEST(a_look_that_ends_two_publishers_goes_on_with_the_list)
+{
+    struct dlxd_publisher *publisher = restore(100, 5, true);
+    restore_after(101, 100, 4, 5, true);
+    dlxd_list_remove(&publisher->by_look);
+    dlxd_list_push_back(&dlx_scene.broker.looked, &publisher->by_look);
+    dlx_store64_release(&newest_block->head, 6); /* as many messages as replace those of 100 */
+    close_newest(6);
+    dlxd_retained_look_all(&dlx_scene.broker);
+    ck_assert_uint_eq(n_publishers(), 1);
+    ck_assert(dlxd_list_empty(&dlx_scene.broker.looked));
+    die();
+}
+
 /* It closed while there was no daemon. */
 TEST(a_publisher_that_had_closed_is_restored_as_one_that_has_ended)
 {
