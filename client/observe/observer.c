@@ -52,8 +52,9 @@ struct dlx_observer {
     int failure; /* why a daemon refused it: told once; 0: nothing to tell */
     char failure_text[DLX_ERROR_TEXT_SIZE];
 
-    int epoll; /* of dlx_observer_fd(): the socket, or the timer; -1: nobody has asked for it */
+    int epoll; /* of dlx_observer_fd(): the socket, or the timer; -1: not asked for */
     int timer; /* likewise */
+    bool timer_is_set;
 };
 
 /* ---- what was told -------------------------------------------------------------------------- */
@@ -266,12 +267,14 @@ static int epoll_add(const struct dlx_observer *o, int fd)
 }
 
 /* Has `epoll` tell when dlx_observer_next() may try again; 0: not. */
-static void set_timer(const struct dlx_observer *o, uint64_t after_ns)
+static void set_timer(struct dlx_observer *o, uint64_t after_ns)
 {
     const struct itimerspec at = {.it_value = {.tv_sec = (time_t)(after_ns / 1000000000),
                                                .tv_nsec = (long)(after_ns % 1000000000)}};
-    if (o->timer >= 0)
-        (void)timerfd_settime(o->timer, 0, &at, NULL);
+    if (o->timer < 0 || (after_ns == 0 && !o->timer_is_set))
+        return;
+    o->timer_is_set = after_ns > 0;
+    (void)timerfd_settime(o->timer, 0, &at, NULL);
 }
 
 static void close_socket(struct dlx_observer *o)
@@ -410,6 +413,8 @@ static int observer_next(struct dlx_observer *o, int64_t timeout_ns, struct dlx_
         r = read_observed(o);
         if (r == 0)
             continue;
+        if (r == DLX_E_EMPTY && o->sock >= 0) /* it told what was there when it was asked for */
+            set_timer(o, 0);
         if (r != DLX_E_EMPTY)
             return r;
         if (timeout_ns == 0)

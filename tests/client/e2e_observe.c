@@ -230,6 +230,22 @@ TEST(a_descriptor_tells_that_something_has_changed)
     ck_assert(!is_readable(fd, 0));
 }
 
+/* There was something to tell when it was made, and no packet brings that again. */
+TEST(a_descriptor_that_is_asked_for_late_becomes_quiet)
+{
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "a", NULL),
+                   *q = dlx_test_stream_publisher(c, "b", NULL);
+    auto_observer *o = observe(c, "*", NULL);
+    (void)expect_observed(o, DLX_OBSERVED_PUBLISHER, false, "a");
+    int fd = dlx_observer_fd(o);
+    ck_assert(is_readable(fd, PATIENCE_MS));
+    (void)expect_observed(o, DLX_OBSERVED_PUBLISHER, false, "b");
+    expect_all_told(o);
+    expect_unchanged(o);
+    ck_assert(!is_readable(fd, 0));
+}
+
 /* The daemon is replaced: the publisher that comes back has another id, and the other one is told
  * as gone. A caller that polls learns of it. */
 TEST(an_observer_goes_on_with_the_next_daemon)
