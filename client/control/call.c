@@ -20,6 +20,8 @@
 #define SPARES_MAX     4096U
 #define SPARES_MAX_OLD 64U /* of a daemon from before this minor version */
 #define SPARES_SINCE   8U
+/* SubscriptionClose without an answer, since this minor version. */
+#define SUBSCRIPTION_CLOSE_SINCE 9U
 /* `accepts_unreliable` of Subscribe, since this minor version. */
 #define QOS_SINCE 9U
 
@@ -554,6 +556,8 @@ int dlx__call_publisher_retains(struct dlx_client *c, uint64_t publisher)
 
 int dlx__call_subscription_close(struct dlx_client *c, uint64_t subscription)
 {
+    if (c->minor < SUBSCRIPTION_CLOSE_SINCE)
+        return 0; /* such a daemon disconnects those that ask without a serial */
     Dlx__Wire__SubscriptionClose body = DLX__WIRE__SUBSCRIPTION_CLOSE__INIT;
     Dlx__Wire__Packet request =
         DLX_PACKET(SUBSCRIPTION_CLOSE, subscription_close, &body); /* serial 0: no answer */

@@ -4,6 +4,7 @@
  * against a stand-in for a daemon. The rules are in docs/PROTOCOL.md, "Versions".
  */
 
+#include "client/control/call.h"
 #include "client/publish/publisher.h"
 #include "common/memory.h"
 #include "tests/daemon/harness_served.h"
@@ -437,6 +438,7 @@ struct stand_in {
     uint32_t minor;  /* its own */
     bool says_more;
     uint32_t heard_major, heard_minor;
+    uint32_t n_silent; /* requests without a serial, which it does not answer */
 };
 
 static void answer(const struct stand_in *x, int fd, const Dlx__Wire__Packet *request)
@@ -493,18 +495,21 @@ static void *run_stand_in(void *userdata)
             x->heard_major = request->hello->major;
             x->heard_minor = request->hello->minor;
         }
-        answer(x, p.fd, request);
+        if (request->serial == 0)
+            x->n_silent++;
+        else
+            answer(x, p.fd, request);
     }
     close(p.fd);
     return NULL;
 }
 
 /* Connects to a stand-in, and makes the call if that succeeds. Returns what failed, or 0. */
-static int ask_stand_in(uint32_t greets, uint32_t minor, bool says_more,
-                        int (*call)(struct dlx_client *c, void *userdata), void *userdata)
+static int meet_stand_in(struct stand_in *met, int (*call)(struct dlx_client *c, void *userdata),
+                         void *userdata)
 {
-    struct stand_in x = {.greets = greets, .minor = minor, .says_more = says_more};
     struct dlx_client *c = NULL;
+    struct stand_in x = *met;
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     unlink(dlx_test_stream_daemon.path);
     x.listener = dlx_test_listen(dlx_test_stream_daemon.path, SOCK_SEQPACKET);
@@ -519,7 +524,15 @@ static int ask_stand_in(uint32_t greets, uint32_t minor, bool says_more,
     close(x.listener);
     unlink(dlx_test_stream_daemon.path);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    *met = x;
     return r;
+}
+
+static int ask_stand_in(uint32_t greets, uint32_t minor, bool says_more,
+                        int (*call)(struct dlx_client *c, void *userdata), void *userdata)
+{
+    struct stand_in x = {.greets = greets, .minor = minor, .says_more = says_more};
+    return meet_stand_in(&x, call, userdata);
 }
 
 static int get_info(struct dlx_client *c, void *info)
@@ -630,6 +643,21 @@ LOOP_TEST(an_older_daemon_is_not_asked_for_observers_nor_for_links_of_both_kinds
                    _i == 0 ? "an observer" : "`accepts_unreliable`");
     fails(ask_stand_in(8, 8, false, _i == 0 ? make_observer : accept_unreliable, NULL),
           DLX_E_VERSION, words);
+}
+
+static int close_subscription(struct dlx_client *c, void *unused)
+{
+    (void)unused;
+    return dlx__call_subscription_close(c, 1);
+}
+
+/* It takes the request for a violation. It learns of the end when the socket is closed. */
+LOOP_TEST(an_older_daemon_is_not_told_that_a_worker_ends, 8, 11)
+{
+    const uint32_t minor = (uint32_t)_i;
+    struct stand_in x = {.greets = DLX_MIN(minor, DLX_PROTO_MINOR), .minor = minor};
+    ok(meet_stand_in(&x, close_subscription, NULL));
+    ck_assert_uint_eq(x.n_silent, minor >= 9);
 }
 
 static int keep_link(const struct dlx_link_info *info, void *userdata)
