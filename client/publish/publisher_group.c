@@ -59,8 +59,10 @@ void dlx__publisher_name_link(const struct dlx_publisher *p, const struct dlx_pu
 
 /* ---- who is there -------------------------------------------------------------------------- */
 
-/* The minor version since which daemons list links whose subscribers have yet to make a call. */
+/* The minor version since which daemons list links whose subscribers have yet to make a call, and
+ * the groups of links. */
 #define JOINING_SINCE 7U
+#define GROUP_SINCE   9U
 
 static void add_name(struct dlx_seen *seen, const char *name, uint32_t pid)
 {
@@ -136,6 +138,7 @@ static int see_joining(struct view *view)
 {
     struct dlx_publisher *p = view->publisher;
     char *why_not = view->joining->why_not;
+    uint32_t since = view->group > 0 ? GROUP_SINCE : JOINING_SINCE;
     if (p->client->interrupt) /* it runs while this call waits for the daemon */
         dlx__turn_disown(&p->turn);
     int r = dlx__call_list_links(p->client, p->id, DLX_RECONNECT_PATIENCE_NS, see_link, view,
@@ -145,9 +148,8 @@ static int see_joining(struct view *view)
                        "dlpackd's rules let this program not observe it");
     else if (r < 0)
         (void)snprintf(why_not, DLX_WHY_NOT_SIZE, "%s", dlx__error_message());
-    else if (p->client->minor < JOINING_SINCE)
-        (void)snprintf(why_not, DLX_WHY_NOT_SIZE, "dlpackd is older than protocol 2.%u",
-                       JOINING_SINCE);
+    else if (p->client->minor < since)
+        (void)snprintf(why_not, DLX_WHY_NOT_SIZE, "dlpackd is older than protocol 2.%u", since);
     return r == DLX_E_INTERRUPTED ? r : 0;
 }
 

@@ -248,6 +248,7 @@ struct dlxd_publisher {
     char *refusal;                /* why its last worker without a link has none; NULL: none */
     /* A rule says that this user's processes are the workers; NULL: none says so. */
     struct dlxd_principal *workers;
+    bool gave_way;        /* HIDDEN or SHOWN: it was announced again */
     bool looks_at_groups; /* RETAINED: a worker has left, and all may be done */
     struct dlxd_broker *broker;
     struct dlxd_client *client; /* NULL after it has left */
@@ -327,6 +328,12 @@ static inline bool dlxd_publisher_leaves(const struct dlxd_publisher *publisher)
 static inline bool dlxd_publisher_is_former(const struct dlxd_publisher *publisher)
 {
     return publisher->state == DLXD_PUBLISHER_HIDDEN || publisher->state == DLXD_PUBLISHER_SHOWN;
+}
+
+/* Is it such a publisher that has yet to announce itself again? */
+static inline bool dlxd_publisher_is_away(const struct dlxd_publisher *publisher)
+{
+    return dlxd_publisher_is_former(publisher) && !publisher->gave_way;
 }
 
 /* Will its links get no new message? */

@@ -150,7 +150,7 @@ static void page_add_publisher(struct observed_page *page, const struct dlxd_pub
     entry->retained = dlxd_publisher_has_ended(publisher);
     dlx_for_each (it, &publisher->groups) {
         struct dlxd_group *group = dlxd_container_of(it, struct dlxd_group, node);
-        if (group->is_declared)
+        if (group->is_declared && entry->n_groups < DLX_SHM_GROUPS_MAX)
             entry->groups[entry->n_groups++] = group->name;
     }
     page->size += dlx__wire__observed_publisher__get_packed_size(entry) + 4;
@@ -230,14 +230,16 @@ static bool tell_subscriptions(struct dlxd_observer *observer, struct observed_p
         node ? dlxd_container_of(node, struct dlxd_subscription, by_id) : NULL;
     bool is_in_list =
         last && (are_patterns ? !last->topic : last->topic && &last->topic->subscriptions == list);
-    struct dlxd_list *it = is_in_list ? last->by_topic.next : list->next, *first = it;
-    for (; it != list; it = it->next) {
+    bool did_step = false;
+    for (struct dlxd_list *it = is_in_list ? last->by_topic.next : list->next; it != list;
+         it = it->next) {
         struct dlxd_subscription *subscription =
             dlxd_container_of(it, struct dlxd_subscription, by_topic);
-        if (observed_is_full(page) || (it != first && is_late(observer)))
-            return false;
-        if (dlxd_subscription_id(subscription) <= at->last)
+        if (dlxd_subscription_id(subscription) <= at->last) /* told: the last one has gone */
             continue;
+        if (observed_is_full(page) || (did_step && is_late(observer)))
+            return false;
+        did_step = true;
         at->last = dlxd_subscription_id(subscription);
         if (is_open(subscription) &&
             (!are_patterns || is_told_of(observer, subscription->topic_name)))

@@ -123,7 +123,7 @@ static int offer_add_topic(struct dlxd_offers *offers, struct dlxd_topic *topic)
         bool is_silent = publisher->announced == 0;
         if (is_silent || announced_to(publisher, subscription) > subscription->since ||
             !is_offered(subscription, publisher)) {
-            if (dlxd_publisher_is_former(publisher))
+            if (dlxd_publisher_is_away(publisher))
                 note_away(offers, publisher);
             continue;
         }

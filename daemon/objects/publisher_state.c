@@ -257,10 +257,12 @@ static void retain(struct dlxd_publisher *publisher, int pidfd)
 
 static void keep_rest(struct dlxd_publisher *publisher)
 {
-    if (leaves_nothing(publisher))
+    if (leaves_nothing(publisher)) {
         dlxd_publisher_vanish(publisher);
-    else
-        dlxd_store_hooks_update(publisher);
+        return;
+    }
+    dlxd_store_hooks_update(publisher);
+    dlxd_change_publisher(publisher);
 }
 
 /* What it retains has been replaced or dropped. What its groups have not done stays. */
@@ -326,6 +328,7 @@ static bool resumes(const struct dlxd_publisher *successor, const struct dlxd_pu
  * brought along. */
 static void give_way(struct dlxd_publisher *publisher)
 {
+    publisher->gave_way = true;
     if (publisher->state == DLXD_PUBLISHER_SHOWN) {
         publisher->announced = 0;
         dlxd_change_publisher(publisher);

@@ -194,12 +194,12 @@ static const struct dlxd_group *handler_group_find(const struct dlxd_client *cli
     return NULL;
 }
 
-/* Says who has the claims of one worker. */
+/* Names the worker in its claims. */
 static void name_worker(const struct dlxd_claim *claims, Dlx__Wire__ClaimEntry *entries, uint32_t n,
                         const struct dlxd_drain *worker, const struct dlxd_holder *holder)
 {
     for (uint32_t i = 0; i < n; i++) {
-        if (claims[i].owner != worker->owner)
+        if (claims[i].owner == 0 || claims[i].owner != worker->owner)
             continue;
         entries[i].link = worker->link;
         entries[i].client_name = (char *)(uintptr_t)dlxd_holder_name(holder);
@@ -208,7 +208,7 @@ static void name_worker(const struct dlxd_claim *claims, Dlx__Wire__ClaimEntry *
     }
 }
 
-/* Says which worker has each claim, as far as it lives: its subscription may be closed. */
+/* Names the worker of each claim, as far as it lives: its subscription may be closed. */
 static void name_workers(const struct dlxd_group *group, const struct dlxd_claim *claims,
                          Dlx__Wire__ClaimEntry *entries, uint32_t n)
 {

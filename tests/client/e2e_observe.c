@@ -127,6 +127,25 @@ TEST(an_observer_sees_what_a_publisher_leaves)
     ck_assert_uint_eq(x.id, id);
 }
 
+TEST(an_observer_sees_that_only_a_queue_is_left)
+{
+    auto_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = dlx_test_stream_publisher(
+        c, "map", PUBLISHER(.retain = 1, .groups = (const char *const[]){"g"}, .n_groups = 1));
+    auto_observer *o = observe(c, "map", NULL);
+    dlx_test_stream_publish(p, 10, 1);
+    dlx_publisher_unref(p);
+    (void)expect_observed(o, DLX_OBSERVED_PUBLISHER, false, "map");
+    expect_all_told(o);
+    struct dlx_observed x = expect_observed(o, DLX_OBSERVED_PUBLISHER, false, "map");
+    ck_assert(x.retained && x.retain == 1);
+    ok(dlx_drop_retained(c, "map"));
+    x = expect_observed(o, DLX_OBSERVED_PUBLISHER, false, "map");
+    ck_assert(x.retained && x.retain == 0 && x.n_groups == 1);
+    ok(dlx_drop_queue(c, "map"));
+    (void)expect_observed(o, DLX_OBSERVED_PUBLISHER, true, "map");
+}
+
 TEST(an_observer_sees_the_death_of_a_process)
 {
     auto_client *c = dlx_test_stream_connect();

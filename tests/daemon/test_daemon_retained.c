@@ -4,6 +4,7 @@
 #include "common/memory.h"
 #include "ring/layout.h"
 #include "daemon/objects/group.h"
+#include "daemon/objects/offer.h"
 #include "daemon/objects/publisher_state.h"
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/fds.h"
@@ -455,16 +456,33 @@ static void die(void)
     life[0] = -1; /* of one that is restored later there is none */
 }
 
-/* Returns how many links it is offered. */
-static uint32_t subscribe(struct dlxd_client *client, bool reliable)
+static struct dlxd_subscription *new_subscription(struct dlxd_client *client, bool reliable)
 {
     static struct dlxd_rules rules;
     int sock;
     if (rules.n == 0)
         ok(dlxd_rules_add_user(&rules, "test", 1000));
     dlx_scene.broker.policy.borrow_rules = &rules;
-    return dlx_scene_subscribed(dlx_scene_subscription(
-        client, "t", SUBSCRIPTION_CONFIG(.max_held = 1, .reliable = reliable), &sock));
+    return dlx_scene_subscription(client, "t",
+                                  SUBSCRIPTION_CONFIG(.max_held = 1, .reliable = reliable), &sock);
+}
+
+/* Returns how many links it is offered. */
+static uint32_t subscribe(struct dlxd_client *client, bool reliable)
+{
+    return dlx_scene_subscribed(new_subscription(client, reliable));
+}
+
+/* How many publishers have yet to come to this daemon, as a reliable subscriber is told. */
+static uint32_t n_away(struct dlxd_client *client)
+{
+    struct dlxd_offers offers;
+    dlxd_offers_init(&offers, new_subscription(client, true));
+    while (dlxd_offers_step(&offers) == 1)
+        ;
+    uint32_t n = offers.n_away;
+    dlxd_offers_deinit(&offers);
+    return n;
 }
 
 /* What a publisher stores that closes its control block after message `head`. */
@@ -551,6 +569,16 @@ TEST(a_shown_publisher_is_offered_to_able_subscribers_and_to_others_later)
     ck_assert_uint_eq(publisher->n_links, 1);
     die();
     ck_assert_uint_eq(publisher->n_links, 3);
+}
+
+TEST(a_publisher_that_was_announced_again_is_not_away)
+{
+    struct dlxd_client *client = new_client(1000);
+    restore(100, 5, true);
+    ck_assert_uint_eq(n_away(client), 1);
+    dlx_test_broker_publisher(client, "t", RETAINS_2(.resumes = 100, .after_seq = 5), 5);
+    ck_assert_uint_eq(n_away(client), 0);
+    die();
 }
 
 LOOP_TEST(reannounced_publisher_is_shown_once, 0, 2)
