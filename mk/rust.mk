@@ -20,7 +20,7 @@ check-rust: ## the tests of the Rust crates, and what their linters say
 	+@$(SUBMAKE) all python conformance-programs
 	+@$(RUN_ENV) $(RUST_ENV) tools/check-rust
 
-# Among them are those in which a link is down, which take network namespaces, and so root.
+# Those in which a connection is broken or slow take network namespaces, and so root.
 check-bridge: ## all tests of dlx-bridge, for a minute or two (as root)
 	@tools/setup.sh --rust
 	+@$(SUBMAKE) all

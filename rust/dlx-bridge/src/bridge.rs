@@ -28,12 +28,13 @@ const SETTLE: Duration = Duration::from_millis(20);
 const SCAN: Duration = Duration::from_millis(250);
 /// A topic without a publisher has ended after so long: a program may have been restarted.
 const GRACE: Duration = Duration::from_secs(1);
-/// Most flows in either direction, and of these most with one host: a peer can ask for one for each
-/// topic, and, unless rules forbid it, for each name of a host that it makes up.
-pub const MAX_FLOWS: usize = 16_384;
-const MAX_FLOWS_OF_HOST: usize = MAX_FLOWS / 4;
+/// Most flows. A peer can ask for one for each topic, and, unless access rules forbid it, for each
+/// name of a host that it makes up.
+pub const MAX_FLOWS: usize = 32_768;
+/// File descriptors of a flow, or a few more.
+const FDS_OF_FLOW: u64 = 8;
 /// Most things that the bridge's own thread may have to do: all topics may come at once.
-const MAX_TASKS: usize = 2 * MAX_FLOWS;
+const MAX_TASKS: usize = MAX_FLOWS;
 /// Most remarks that are made once.
 const MAX_SAID: usize = 1024;
 /// Most publishers of which it is known whether they are bridges.
@@ -374,8 +375,8 @@ impl Bridge {
             return;
         }
         let Some(offered) = self.offered.get(&key.1) else { return };
-        if is_full(&key, self.exports.iter().map(|(key, _)| key)) {
-            return self.shared.complain(&key.0, &key.1, FULL);
+        if self.is_full(&key) {
+            return;
         }
         let offer = offered.offer.clone();
         let (shared, host) = (self.shared.clone(), key.0.clone());
@@ -444,8 +445,8 @@ impl Bridge {
     }
 
     fn import(&mut self, key: Key, instance: u64, offer: Offer, local: String) {
-        if is_full(&key, self.known.keys()) {
-            return self.shared.complain(&key.0, &key.1, FULL);
+        if self.is_full(&key) {
+            return;
         }
         let inbox = match Inbox::new(self.shared.config.window) {
             Ok(inbox) => inbox,
@@ -466,6 +467,26 @@ impl Bridge {
             }
             Err(e) => say(format_args!("{} of {}: no thread: {e}", key.1, key.0)),
         }
+    }
+
+    /// Is there no room for another flow? Half of all are for one host.
+    fn is_full(&self, new: &Key) -> bool {
+        let (n, most) = (self.exports.len() + self.known.len(), most_flows());
+        if n < most / 2 {
+            return false;
+        }
+        let all = self.exports.iter().map(|(key, _)| key).chain(self.known.keys());
+        let n_of_host = all.filter(|key| key.0 == new.0).count();
+        let is_full = n >= most || n_of_host >= most / 2;
+        if is_full {
+            let why = format!(
+                "there are {n} flows (limit {most}), {n_of_host} with this host (limit {}): more \
+                 file descriptors (LimitNOFILE=) allow more",
+                most / 2
+            );
+            self.shared.complain(&new.0, &new.1, &why);
+        }
+        is_full
     }
 
     /// Is this to be said? Not what was said before, and no endless number of things.
@@ -490,13 +511,23 @@ impl Bridge {
     }
 }
 
-const FULL: &str = "there are 16384 flows, or 4096 with this host (the limits)";
+/// As many flows as there are file descriptors for.
+fn most_flows() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for the call, which cannot fail.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    MAX_FLOWS.min((limit.rlim_cur / FDS_OF_FLOW) as usize)
+}
 
-/// Is there no room for another flow?
-fn is_full<'a>(new: &Key, flows: impl ExactSizeIterator<Item = &'a Key>) -> bool {
-    let n = flows.len();
-    n >= MAX_FLOWS
-        || n >= MAX_FLOWS_OF_HOST && flows.filter(|key| key.0 == new.0).count() >= MAX_FLOWS_OF_HOST
+/// Allows as many file descriptors as the process may have: no call here is select(2).
+pub fn raise_fd_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for the calls; where they fail, the limit stays as it is.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        limit.rlim_cur = limit.rlim_max;
+        libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+    }
 }
 
 /// Tells this process from an earlier one of the same host.

@@ -185,6 +185,7 @@ const ENDS: Duration = Duration::from_secs(3);
 
 fn run(config: Config) -> Result<(), String> {
     let signals = block_signals();
+    bridge::raise_fd_limit();
     let stopping = Arc::new(AtomicBool::new(false));
     let tasks = Mailbox::new().map_err(|e| e.to_string())?;
     let (told, bell) = (stopping.clone(), tasks.clone());

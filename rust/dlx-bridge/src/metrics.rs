@@ -52,7 +52,7 @@ pub struct Counters {
 }
 
 /// Most series: more than there are flows at once, so that some are of flows that have ended.
-const MAX_SERIES: usize = 4 * MAX_FLOWS;
+const MAX_SERIES: usize = 2 * MAX_FLOWS;
 
 /// All counters.
 #[derive(Default)]
@@ -161,4 +161,21 @@ fn answer(metrics: &Metrics, mut stream: TcpStream) -> std::io::Result<()> {
          Connection: close\r\n\r\n{page}",
         page.len()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_of_flows_that_have_ended_make_room() {
+        let metrics = Metrics::default();
+        let lasting = metrics.of(Way::Import, "robot", "numbers");
+        lasting.messages.add(7);
+        for i in 0..MAX_SERIES {
+            metrics.of(Way::Export, "evil", &format!("topic/{i}"));
+        }
+        assert!(lock(&metrics.flows).len() <= MAX_SERIES);
+        assert_eq!(metrics.of(Way::Import, "robot", "numbers").messages.get(), 7);
+    }
 }

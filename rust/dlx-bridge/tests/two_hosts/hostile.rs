@@ -2,12 +2,14 @@
 //! Peers that lie, and peers that have no business here.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use dlx::OnFull;
 use zenoh::Wait;
+use zenoh::liveliness::LivelinessToken;
 use zenoh::qos::CongestionControl;
 
 use crate::hosts::{Host, PATIENCE, free_port, pair, wait_until};
@@ -21,14 +23,20 @@ struct Evil {
 
 impl Evil {
     fn new(address: &str) -> Evil {
+        Evil::with(&format!("tcp/{address}"), &[])
+    }
+
+    /// With more settings of zenoh.
+    fn with(endpoint: &str, settings: &[(&str, String)]) -> Evil {
         let mut config = zenoh::Config::default();
-        for (key, value) in [
+        let own = [
             ("mode", "\"client\"".to_string()),
             ("scouting/multicast/enabled", "false".into()),
-            ("connect/endpoints", format!("[\"tcp/{address}\"]")),
+            ("connect/endpoints", format!("[\"{endpoint}\"]")),
             ("connect/timeout_ms", "10000".into()),
-        ] {
-            config.insert_json5(key, &value).unwrap();
+        ];
+        for (key, value) in own.iter().chain(settings) {
+            config.insert_json5(key, value).unwrap();
         }
         let session = zenoh::open(config).wait().unwrap();
         let (send, wants) = mpsc::channel();
@@ -44,8 +52,18 @@ impl Evil {
     }
 
     fn send(&self, frame: &[u8]) {
-        let put = self.session.put("dlx/1/dlx/to/base/evil", frame);
+        self.send_as("evil", frame);
+    }
+
+    fn send_as(&self, host: &str, frame: &[u8]) {
+        let put = self.session.put(format!("dlx/1/dlx/to/base/{host}"), frame);
         put.congestion_control(CongestionControl::Block).wait().unwrap();
+    }
+
+    /// Offers a topic as long as it is there.
+    fn offer(&self, host: &str, topic: &str) -> LivelinessToken {
+        let offer = format!("dlx/1/dlx/offer/{host}/00000000000000ff/drops/16/0/{topic}");
+        self.session.liveliness().declare_token(offer).wait().unwrap()
     }
 
     /// The generation in the next want: 16 bytes after kind and topic.
@@ -101,15 +119,13 @@ fn lies_of_a_peer_are_refused_and_change_nothing() {
     numbers.wait(1, PATIENCE).unwrap();
 
     let evil = Evil::new(&address);
-    let offer = "dlx/1/dlx/offer/evil/00000000000000ff/drops/16/0/trap";
-    let _token = evil.session.liveliness().declare_token(offer).wait().unwrap();
+    let _token = evil.offer("evil", TOPIC);
     let trap = subscriber(&client, "evil/trap", false);
     let mut number = 0;
-    let mut refused = 0.0;
+    let mut refused = 0;
     let mut assert_refused = |what: &str| {
         wait_until(what, || {
-            let metrics = base.metrics().unwrap_or_default();
-            let n = metrics.get("dlx_bridge_bad_frames_total").copied().unwrap_or_default();
+            let n = base.bad_frames();
             std::mem::replace(&mut refused, n) < n
         });
         publish(&numbers, number); // others go on
@@ -182,10 +198,6 @@ fn credits_bound_what_a_peer_can_leave_here() {
     let _trap = subscriber(&base.connect(), "evil/trap", true);
     let generation = evil.generation();
     // The subscriber takes nothing, so the flow stands still after a few messages.
-    let bad = |base: &Host| {
-        let metrics = base.metrics().unwrap_or_default();
-        metrics.get("dlx_bridge_bad_frames_total").copied().unwrap_or_default()
-    };
     for number in 0..100_u64 {
         let mut first = head(&[1 << 19], "evil");
         first[9..17].copy_from_slice(&(number + 1).to_le_bytes()); // its seq
@@ -195,12 +207,51 @@ fn credits_bound_what_a_peer_can_leave_here() {
         frame[at..at + 8].copy_from_slice(&number.to_le_bytes());
         evil.send(&frame);
     }
-    wait_until("it is refused", || bad(&base) > 0.0);
+    wait_until("it is refused", || base.bad_frames() > 0);
     assert!(base.read("bridge").contains("it has sent more than its credits allow"));
 }
 
-/// Makes an authority of this name and certificates for both hosts, in the folder of a host.
-fn make_authority(host: &Host, name: &str) {
+/// A peer may call itself anything, unless access rules forbid it.
+#[test]
+fn names_that_no_host_can_have_are_refused() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut base = Host::new("base", None);
+    base.start_bridge(&[&format!("--listen={address}"), "--import", "**"]);
+    let evil = Evil::new(&address);
+    let names = [&"x".repeat(64), "a b", "\u{1b}[2J", "host name", ".."];
+    let _tokens = names.map(|name| evil.offer(name, TOPIC));
+    wait_until("they are refused", || base.bad_frames() == names.len() as u64);
+    names.iter().for_each(|name| evil.send_as(name, &piece(&[0; 16], 0, b"head", b"", 4)));
+    wait_until("their frames are refused", || base.bad_frames() == 2 * names.len() as u64);
+    let _token = evil.offer(&"x".repeat(63), TOPIC);
+    let client = base.connect();
+    wait_until("a host is known", || !client.publishers(None).unwrap().is_empty());
+    assert_eq!(client.publishers(None).unwrap()[0].topic, format!("{}/trap", "x".repeat(63)));
+    assert!(!base.read("bridge").contains('\u{1b}'));
+}
+
+/// A host cannot take all flows from the others, whatever it offers.
+#[test]
+fn flows_of_one_host_are_bounded() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut base = Host::new("base", None);
+    base.start_bridge(&[&format!("--listen={address}"), "--import", "**"]);
+    let evil = Evil::new(&address);
+    base.limit_fds(400); // for 50 flows
+    let _tokens: Vec<_> = (0..30).map(|i| evil.offer("evil", &format!("trap/{i}"))).collect();
+    wait_until("the last ones are refused", || base.bad_frames() == 5);
+    let client = base.connect();
+    let _token = evil.offer("other", TOPIC);
+    wait_until("those of another host are not", || {
+        client.publishers(Some("other/trap")).unwrap().len() == 1
+    });
+    assert_eq!(client.publishers(None).unwrap().len(), 26);
+    let said = base.read("bridge");
+    assert!(said.contains("25 flows (limit 50), 25 with this host (limit 25)"), "{said}");
+}
+
+/// Makes an authority of this name and certificates for these hosts, in the folder of a host.
+fn make_authority(host: &Host, name: &str, hosts: [&str; 2]) {
     let openssl = |arguments: &str| {
         let mut command = Command::new("openssl");
         let done = command.args(arguments.split(' ')).current_dir(host.path("")).output().unwrap();
@@ -209,7 +260,7 @@ fn make_authority(host: &Host, name: &str) {
     let new = "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
     openssl(&format!("{new} -x509 -subj /CN={name} -keyout {name}.key -out {name}.pem"));
     fs::write(host.path("names"), "subjectAltName=IP:127.0.0.1").unwrap();
-    for one in ["robot", "base"] {
+    for one in hosts {
         openssl(&format!("{new} -subj /CN={one} -keyout {name}-{one}.key -out {name}-{one}.csr"));
         openssl(&format!(
             "x509 -req -in {name}-{one}.csr -CA {name}.pem -CAkey {name}.key -CAcreateserial \
@@ -218,26 +269,79 @@ fn make_authority(host: &Host, name: &str) {
     }
 }
 
+/// A configuration with certificates of an authority in `folder`, after other lines.
+fn write_config(host: &Host, lines: &str, folder: &Path, authority: &str) -> PathBuf {
+    let (file, name, folder) = (host.path("tls.toml"), &host.name, folder.display());
+    let text = format!(
+        "{lines}\n[tls]\nca = '{folder}/{authority}.pem'\n\
+         certificate = '{folder}/{authority}-{name}.pem'\n\
+         key = '{folder}/{authority}-{name}.key'\n"
+    );
+    fs::write(&file, text).unwrap();
+    file
+}
+
+/// The rules of docs/BRIDGE.md, with which robot1 can be nobody else.
+#[test]
+fn access_rules_bind_hosts_to_their_certificates() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let (mut base, mut robot) = (Host::new("base", None), Host::new("robot1", None));
+    make_authority(&base, "ours", ["robot1", "base"]);
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/BRIDGE.md");
+    let page = fs::read_to_string(page).unwrap();
+    let rules = page.split("```json5\n").nth(1).unwrap().split("```").next().unwrap();
+    fs::write(base.path("rules.json5"), rules).unwrap();
+    let folder = base.path("");
+    let lines = format!("zenoh = {:?}\nimport = [{{ topics = '**' }}]", base.path("rules.json5"));
+    let file = write_config(&base, &lines, &folder, "ours");
+    base.start_bridge(&[&format!("--listen={address}"), "--config", file.to_str().unwrap()]);
+    let file = write_config(&robot, "export = [{ topics = '**' }]", &folder, "ours");
+    robot.start_bridge(&["--connect", &address, "--config", file.to_str().unwrap()]);
+    let numbers = publisher(&robot.connect(), "numbers", OnFull::Block);
+    let client = base.connect();
+    let honest = subscriber(&client, "robot1/numbers", true);
+    numbers.wait(1, PATIENCE).unwrap();
+    publish(&numbers, 1);
+    assert_eq!(take(&honest), 1);
+
+    // Another program with its certificate.
+    let path = |name: &str| format!("{:?}", base.path(name));
+    let evil = Evil::with(
+        &format!("tls/{address}"),
+        &[
+            ("transport/link/tls/root_ca_certificate", path("ours.pem")),
+            ("transport/link/tls/connect_certificate", path("ours-robot1.pem")),
+            ("transport/link/tls/connect_private_key", path("ours-robot1.key")),
+            ("transport/link/tls/enable_mtls", "true".into()),
+        ],
+    );
+    let _false = evil.offer("robot2", TOPIC);
+    evil.send_as("robot2", b"");
+    // What it may do comes last, so the others would have come by then.
+    let _true = evil.offer("robot1", TOPIC);
+    evil.send_as("robot1", b"");
+    wait_until("its own topic is known", || {
+        client.publishers(Some("robot1/trap")).unwrap().len() == 1
+    });
+    wait_until("its own frame is refused", || base.bad_frames() == 1);
+    assert!(base.read("bridge").contains("robot1 sent a bad frame"), "{}", base.read("bridge"));
+    assert!(client.publishers(Some("robot2/trap")).unwrap().is_empty());
+}
+
 #[test]
 fn certificates_decide_who_is_connected() {
     let (mut robot, mut base) = pair(&[], &[]);
-    make_authority(&robot, "right");
-    make_authority(&robot, "wrong");
-    let folder = robot.path("").to_str().unwrap().to_string();
+    make_authority(&robot, "right", ["robot", "base"]);
+    make_authority(&robot, "wrong", ["robot", "base"]);
+    let folder = robot.path("");
     let numbers = publisher(&robot.connect(), "numbers", OnFull::Block);
     let client = base.connect();
     let subscription = subscriber(&client, "robot/numbers", true);
     wait_until("they are connected", || numbers.wait(1, Duration::ZERO).is_ok());
     let restart = |host: &mut Host, authority: &str| {
-        let name = host.name.clone();
-        let file = host.path("tls.toml");
-        let text = format!(
-            "[tls]\nca = '{folder}/{authority}.pem'\n\
-             certificate = '{folder}/{authority}-{name}.pem'\n\
-             key = '{folder}/{authority}-{name}.key'\n"
-        );
-        let way = if name == "robot" { "export" } else { "import" };
-        fs::write(&file, format!("{way} = [{{ topics = '**' }}]\n{text}")).unwrap();
+        let way = if host.name == "robot" { "export" } else { "import" };
+        let lines = format!("{way} = [{{ topics = '**' }}]");
+        let file = write_config(host, &lines, &folder, authority);
         let options = ["--config", file.to_str().unwrap()];
         host.replace_options(&options, &options);
         host.restart_bridge();

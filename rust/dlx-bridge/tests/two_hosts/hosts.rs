@@ -52,7 +52,7 @@ impl Drop for Folder {
 }
 
 /// A process that ends with it.
-struct Process(Child);
+pub struct Process(pub Child);
 
 impl Process {
     fn kill(&mut self) {
@@ -202,6 +202,16 @@ impl Host {
         assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
     }
 
+    /// Limits the file descriptors of the bridge.
+    pub fn limit_fds(&self, n: u64) {
+        let pid = self.bridge.as_ref().unwrap().0.id();
+        let limit = libc::rlimit { rlim_cur: n, rlim_max: n };
+        // SAFETY: the limit is valid for the call, which is for a child that was not waited for.
+        let done =
+            unsafe { libc::prlimit(pid as i32, libc::RLIMIT_NOFILE, &limit, std::ptr::null_mut()) };
+        assert_eq!(done, 0);
+    }
+
     pub fn bridge_blocks(&self, signal: i32) -> bool {
         let pid = self.bridge.as_ref().unwrap().0.id();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -251,6 +261,12 @@ impl Host {
         )
     }
 
+    /// How many frames of others it has refused.
+    pub fn bad_frames(&self) -> u64 {
+        let metrics = self.metrics().unwrap_or_default();
+        metrics.get("dlx_bridge_bad_frames_total").copied().unwrap_or_default() as u64
+    }
+
     /// A metric of a topic; 0: there is none yet.
     pub fn metric(&self, name: &str, way: &str, host: &str, topic: &str) -> u64 {
         let key = format!("dlx_bridge_{name}{{way=\"{way}\",host=\"{host}\",topic=\"{topic}\"}}");
@@ -271,16 +287,54 @@ impl Drop for Host {
 /// Two hosts whose bridges have these options beside their addresses.
 pub fn pair(robot: &[&str], base: &[&str]) -> (Host, Host) {
     let address = format!("127.0.0.1:{}", free_port());
-    let hosts = (Host::new("robot", None), Host::new("base", None));
-    let (mut one, mut two) = hosts;
+    let (mut one, mut two) = (Host::new("robot", None), Host::new("base", None));
     one.start_bridge(&[&[&*format!("--listen={address}")], robot].concat());
     two.start_bridge(&[&["--connect", &address], base].concat());
     (one, two)
 }
 
+/// A robot and a base as of robot_and_base() with something in between: `between` is told where the
+/// robot listens, and returns what the base connects to.
+pub fn robot_and_base_by(between: impl FnOnce(&str) -> String) -> (Host, Host) {
+    let address = format!("127.0.0.1:{}", free_port());
+    let (mut robot, mut base) = (Host::new("robot", None), Host::new("base", None));
+    robot.start_bridge(&[&format!("--listen={address}")]);
+    base.start_bridge(&["--connect", &between(&address)]);
+    (robot, base)
+}
+
+/// A robot and a base that both connect to a router.
+pub fn robot_and_base_behind(router: &str) -> (Host, Host) {
+    let (mut robot, mut base) = (Host::new("robot", None), Host::new("base", None));
+    for (host, way) in [(&mut robot, "export"), (&mut base, "import")] {
+        let (file, zenoh) = (host.path("bridge.toml"), host.path("zenoh.json5"));
+        fs::write(&zenoh, "{ mode: 'client', scouting: { multicast: { enabled: false } } }")
+            .unwrap();
+        let text = format!("zenoh = {zenoh:?}\n[[{way}]]\ntopics = '**'\n");
+        fs::write(&file, text).unwrap();
+        host.start_bridge(&["--connect", router, "--config", file.to_str().unwrap()]);
+    }
+    (robot, base)
+}
+
 /// A robot that exports everything, and a base that imports everything.
 pub fn robot_and_base() -> (Host, Host) {
     pair(&[], &[])
+}
+
+/// Can there be two network namespaces? Says so if not.
+pub fn can_be_apart() -> bool {
+    // SAFETY: a system call without pointers.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let can = is_root
+        && Command::new("unshare")
+            .args(["-n", "ip", "link"])
+            .output()
+            .is_ok_and(|done| done.status.success());
+    if !can {
+        eprintln!("SKIP: two network namespaces need root, and ip of iproute2");
+    }
+    can
 }
 
 /// Two network namespaces with a link between them.
@@ -310,6 +364,14 @@ impl Link {
 
     pub fn set(&self, state: &str) {
         ip(&format!("-n {} link set veth0 {state}", self.names[0]));
+    }
+
+    /// No more than this goes either way.
+    pub fn limit_rate(&self, rate: &str) {
+        for name in &self.names {
+            let limit = format!("root tbf rate {rate} burst 16kb latency 50ms");
+            ip(&format!("netns exec {name} tc qdisc add dev veth0 {limit}"));
+        }
     }
 }
 
