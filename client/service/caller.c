@@ -78,8 +78,9 @@ struct dlx_caller {
     struct dlx_subscription *inbox;
     uint8_t token[DLX_TOKEN_SIZE];
     uint64_t last_call;
-    uint32_t n_unheard; /* workers for which the daemon could not make a link to the inbox */
-    struct slot *slots; /* [max_in_flight] */
+    uint32_t n_unheard; /* workers that were not linked to the inbox, or not in time */
+    char unheard[DLX_EVENT_REASON_SIZE + 32]; /* why the last of them was not; "": none */
+    struct slot *slots;                       /* [max_in_flight] */
     uint32_t max_in_flight;
     uint32_t n_async; /* WAITING or GONE, and not is_sync */
     uint32_t free;    /* first of a list */
@@ -301,7 +302,7 @@ static bool is_lost(const struct dlx_caller *k, struct slot *slot, uint64_t pass
         slot->done_ns = now;
     if (now - slot->done_ns < REPLY_LATE_NS)
         return false;
-    const char *refusal = k->inbox->untold.refusal;
+    const char *refusal = *k->unheard ? k->unheard : k->inbox->untold.refusal;
     dlx__fail(DLX_E_WORKER_GONE,
               "topic %s: the request was done, or given up since its workers died again and again, "
               "and no reply came%s%s",
@@ -316,7 +317,11 @@ static void hear_of_workers(struct dlx_caller *k, uint64_t now)
     while (k->inbox->events.n > 0 && dlx__events_pop(&k->inbox->events, &event) == 0) {
         if (event.kind == DLX_EVENT_LEFT || event.kind == DLX_EVENT_LOST)
             k->dying_until_ns = now + DYING_NS;
-        k->n_unheard += event.kind == DLX_EVENT_UNSEEN;
+        if (event.kind == DLX_EVENT_UNSEEN) {
+            k->n_unheard++;
+            (void)snprintf(k->unheard, sizeof k->unheard, "worker (pid %u): %s", event.pid,
+                           event.reason);
+        }
     }
     while (dlx_publisher_next_event(k->out, &event) == 0) /* the program does not ask for them */
         ;

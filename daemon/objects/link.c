@@ -278,6 +278,15 @@ static void note_refusal(struct dlxd_publisher *publisher,
     publisher->refusal = strdup(text);
 }
 
+/* A worker has a link: what kept others from one does not matter any more. */
+static void forget_refusal(const struct dlxd_link *link)
+{
+    if (!link->group)
+        return;
+    free(link->publisher->refusal);
+    link->publisher->refusal = NULL;
+}
+
 int dlxd_link_new(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher,
                   uint64_t id, bool from_start)
 {
@@ -600,6 +609,7 @@ void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step)
     case DLXD_STEP_OPEN:
         link->state = DLXD_LINK_OPEN;
         dlxd_group_opened(link);
+        forget_refusal(link);
         close_join_fds(link);
         link->open_seq = publisher->last_ready_seq;
         link->drop_seq = publisher->last_drop_seq;

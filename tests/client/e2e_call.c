@@ -931,6 +931,34 @@ TEST(a_reply_waits_for_its_caller_while_another_caller_leaves)
         dlx_service_unref(workers[i]);
 }
 
+/* It could not wait until the caller looked. */
+TEST(a_caller_is_told_that_a_worker_left_before_its_reply_was_seen)
+{
+    enum { WORKERS = 6 };
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    struct dlx_service *workers[WORKERS];
+    struct dlx_call_result result = {.size = sizeof result};
+    int n_replies = 0;
+    for (int i = 0; i < WORKERS; i++)
+        workers[i] = serve(c, NULL);
+    auto_caller *k = caller_of(other, NULL);
+    for (int i = 0; i < WORKERS; i++)
+        ask(k, i, NULL);
+    for (int i = 0; i < WORKERS; i++) {
+        answer_next(workers[i]);
+        dlx_service_unref(workers[i]);
+    }
+    for (int i = 0; i < WORKERS; i++) {
+        ok(dlx_call_take(k, PATIENCE, &result));
+        n_replies += result.code == 0;
+        if (result.code != 0)
+            contains(result.text, "no reply came: worker (pid ");
+        dlx_message_unref(result.reply);
+    }
+    contains(result.text, "1 messages: it left before a call here");
+    ck_assert(n_replies > 0 && n_replies < WORKERS);
+}
+
 TEST(requests_of_a_killed_caller_are_not_started)
 {
     auto_client *c = dlx_test_stream_connect();

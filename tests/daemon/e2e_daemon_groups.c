@@ -118,6 +118,27 @@ TEST(a_worker_that_comes_before_its_publisher_is_told_why_it_is_refused)
     contains(failed->text, "and worker ");
 }
 
+static const char *refusal_of(uint64_t publisher)
+{
+    const Dlx__Wire__Packet *reply =
+        dlx_test_call(dlx_served_client, LIST_LINKS(.publisher = publisher));
+    ck_assert_int_eq(reply->body_case, BODY(LINK_LIST));
+    return reply->link_list->refusal;
+}
+
+TEST(the_reason_why_a_worker_has_no_link_is_told_until_one_has_a_link)
+{
+    auto_worker first, second;
+    dlx_worker_begin(&first, dlx_served_client, WORKER("g"));
+    dlx_worker_begin(&second, dlx_served_client, WORKER_AS("g", 1, ));
+    auto_test_publisher pub = dlx_worker_publisher(0, NULL);
+    (void)dlx_test_expect(second.sub.fd, BODY(LINK_FAILED));
+    contains(refusal_of(pub.id), "at most 1");
+    first.link = dlx_test_accept_offer(&first.sub);
+    (void)dlx_worker_open(&first);
+    ck_assert_str_eq(refusal_of(pub.id), "");
+}
+
 TEST(a_user_has_so_many_groups_of_a_publisher)
 {
     enum { MOST = 64 };
