@@ -177,6 +177,8 @@ struct Known {
     offer: Offer,
     inbox: Arc<Inbox>,
     thread: JoinHandle<()>,
+    /// How it is offered now: for another thread, when this one has ended.
+    next: Option<(u64, Offer)>,
 }
 
 /// A topic that is offered to others.
@@ -426,20 +428,22 @@ impl Bridge {
             return;
         }
         if let Some(known) = self.known.get_mut(&key) {
-            if !is_there {
-                if known.instance == instance && known.offer == offer {
-                    known.inbox.withdraw();
+            let told = (instance, offer);
+            if is_there {
+                if known.next.is_none() && known.offer == told.1 && !known.thread.is_finished() {
+                    known.instance = instance;
+                    known.inbox.offer();
+                } else {
+                    known.inbox.replace();
+                    known.next = Some(told);
                 }
-                return;
+            } else if known.next.as_ref() == Some(&told) {
+                known.next = None;
+            } else if known.next.is_none() && (known.instance, &known.offer) == (instance, &told.1)
+            {
+                known.inbox.withdraw();
             }
-            if known.offer == offer && !known.thread.is_finished() {
-                known.instance = instance;
-                known.inbox.offer();
-                return;
-            }
-            known.inbox.replace();
-        }
-        if is_there {
+        } else if is_there {
             self.import(key, instance, offer, local);
         }
     }
@@ -453,17 +457,15 @@ impl Bridge {
             Err(e) => return say(format_args!("{} of {}: no flow: {e}", key.1, key.0)),
         };
         let flow = Import::new(self.shared.clone(), &key.0, offer.clone(), local, inbox.clone());
-        let former = self.known.remove(&key).map(|known| known.thread);
+        let tasks = self.switch.tasks.clone();
         let thread = thread::Builder::new().name("import".into()).spawn(move || {
-            if let Some(former) = former {
-                let _ = former.join(); // it has the name until then
-            }
             flow.run();
+            tasks.ring();
         });
         match thread {
             Ok(thread) => {
                 lock(&self.switch.imports).insert(key.clone(), inbox.clone());
-                self.known.insert(key, Known { instance, offer, inbox, thread });
+                self.known.insert(key, Known { instance, offer, inbox, thread, next: None });
             }
             Err(e) => say(format_args!("{} of {}: no thread: {e}", key.1, key.0)),
         }
@@ -501,13 +503,15 @@ impl Bridge {
             let live: HashSet<_> = self.exports.iter().map(|(key, _)| key).collect();
             lock(&self.switch.exports).retain(|key, _| live.contains(key));
         }
-        self.known.retain(|key, known| {
-            let over = known.thread.is_finished();
-            if over {
-                lock(&self.switch.imports).remove(key);
+        let over: Vec<_> = self.known.extract_if(|_, known| known.thread.is_finished()).collect();
+        for (key, known) in over {
+            lock(&self.switch.imports).remove(&key);
+            if let Some((instance, offer)) = known.next
+                && let Some(local) = self.shared.config.import_as(&key.0, &key.1)
+            {
+                self.import(key, instance, offer, local);
             }
-            !over
-        });
+        }
     }
 }
 

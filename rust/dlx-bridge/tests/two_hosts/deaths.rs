@@ -136,7 +136,8 @@ fn bridges_without_a_daemon_end_when_they_are_told() {
     let mut base = Host::new("base", None);
     base.kill_daemon();
     base.start_bridge(&["--import", "**", "--wait-daemon"]);
-    wait_until("signals are waited for", || base.bridge_blocks(libc::SIGTERM));
+    let blocked = || base.bridge_status("SigBlk:", 16) >> (libc::SIGTERM - 1) & 1 == 1;
+    wait_until("signals are waited for", blocked);
     assert_ends(&mut base);
     base.start_bridge(&["--import", "**", "--wait-daemon=10ms"]);
     assert!(!base.wait_bridge(), "there is no daemon");

@@ -245,9 +245,35 @@ fn flows_of_one_host_are_bounded() {
     wait_until("those of another host are not", || {
         client.publishers(Some("other/trap")).unwrap().len() == 1
     });
-    assert_eq!(client.publishers(None).unwrap().len(), 26);
+    wait_until("all others are known", || client.publishers(None).unwrap().len() == 26);
     let said = base.read("bridge");
     assert!(said.contains("25 flows (limit 50), 25 with this host (limit 25)"), "{said}");
+}
+
+#[test]
+fn offers_that_always_change_take_one_thread() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut base = Host::new("base", None);
+    base.start_bridge(&[&format!("--listen={address}"), "--import", "**"]);
+    let evil = Evil::new(&address);
+    let _first = evil.offer("evil", "first");
+    let client = base.connect();
+    wait_until("a topic is known", || !client.publishers(None).unwrap().is_empty());
+    let before = base.bridge_status("Threads:", 10);
+    let mut most = 0;
+    for i in 0..2000 {
+        let offer = format!("dlx/1/dlx/offer/evil/00000000000000ff/drops/{}/0/trap", 1 + i % 2);
+        drop(evil.session.liveliness().declare_token(offer).wait().unwrap());
+        if i % 10 == 0 {
+            most = most.max(base.bridge_status("Threads:", 10));
+        }
+    }
+    let _last = evil.offer("evil", "last");
+    wait_until("the last one is known", || {
+        most = most.max(base.bridge_status("Threads:", 10));
+        client.publishers(Some("evil/last")).unwrap().len() == 1
+    });
+    assert!(most <= before + 8, "{most} threads, and {before} before");
 }
 
 /// Makes an authority of this name and certificates for these hosts, in the folder of a host.

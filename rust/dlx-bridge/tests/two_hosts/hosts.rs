@@ -212,11 +212,12 @@ impl Host {
         assert_eq!(done, 0);
     }
 
-    pub fn bridge_blocks(&self, signal: i32) -> bool {
+    /// A number of /proc/PID/status of the bridge.
+    pub fn bridge_status(&self, name: &str, radix: u32) -> u64 {
         let pid = self.bridge.as_ref().unwrap().0.id();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim();
-        u64::from_str_radix(blocked, 16).unwrap() >> (signal - 1) & 1 == 1
+        let number = status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
+        u64::from_str_radix(number, radix).unwrap()
     }
 
     /// CPU seconds of the bridge.
