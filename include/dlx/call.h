@@ -126,8 +126,8 @@ struct dlx_call_args {
  *   DLX_E_WORKER_GONE    its worker died, the text has its name and pid; or workers died again and
  *                        again on an idempotent request
  *   DLX_E_TIMEOUT        no reply came in time
- *   DLX_E_FULL           nothing was sent: `max_in_flight` calls are in flight; or a request lies so
- *                        many requests back that no other may follow it (8 * max_in_flight, at
+ *   DLX_E_FULL           nothing was sent: `max_in_flight` calls are in flight; or a request lies
+ *                        so many requests back that no other may follow it (8 * max_in_flight, at
  *                        least 128 and at most 4096), and its worker is not done with it, or has
  *                        replied and has yet to say so: the text names that worker
  *   DLX_E_TOO_MANY_HELD  too many replies are held: release some. The call is lost
