@@ -173,7 +173,7 @@ def judge_calls(objects, steps, n_killed, restarts, totals, hurt=None):
 def wrong_with(call, caller, trouble, is_hurt):
     if not caller or not (call.asks or call.was_asked):
         if call.served:
-            yield "a server had it, and nobody asked"
+            yield "a server had it, and no caller asked"
         return
     n = len(call.got) + call.was_cancelled
     if n > 1 or (n == 0 and call.was_asked and caller.state >= CLOSED):

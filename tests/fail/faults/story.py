@@ -366,8 +366,9 @@ class Work(Story):
         victim = self.stage.first[self.stage.victim]
         hurt = None if self.kill else victim.pid
         away = self.away or ([(0, time.monotonic_ns())] if victim.role == "daemon" else [])
+        is_hurt = bool(self.stage.prefix or self.stage.fail[1])
         work.judge_queues(objects, steps, int(self.kill), self.away, totals, n_groups=1)
-        work.judge_calls(objects, steps, 1, away, totals, hurt)
+        work.judge_calls(objects, steps, int(is_hurt), away, totals, hurt if is_hurt else None)
         if totals.faults:
             raise Failed(totals.faults[0])
         done = {(key, seq) for _, _, key, seq, *_, what in steps if what == ledger.SAYS_DONE}
@@ -375,7 +376,7 @@ class Work(Story):
             for o in p.ledger.objects(ledger.PUBLISHER) if p.status == 0 else ():
                 missing = [n for n in range(1, o.done + 1) if (o.key, n) not in done]
                 if missing:
-                    raise Failed(f"the asker has drained {o}, and nobody did {missing}")
+                    raise Failed(f"the asker has drained {o}, and no helper did {missing}")
 
 
 class Totals:
