@@ -163,6 +163,36 @@ struct actor_object *actor_object_new(enum actor_kind kind)
     return object;
 }
 
+void actor_begins(struct actor_part *part)
+{
+    part->object->begun_ns = actor_now_ns();
+    part->object->state = ACTOR_BEGUN;
+}
+
+bool actor_begins_again(struct actor_part *part, int code, const char *what)
+{
+    actor_error(part->object, code, what);
+    if (actor_goes_on(part)) {
+        actor_sleep_ns(20 * ACTOR_MS);
+        return true;
+    }
+    part->object->state = ACTOR_UNUSED;
+    return false;
+}
+
+void actor_has_begun(struct actor_part *part)
+{
+    part->object->ready_ns = actor_now_ns();
+    part->object->state = ACTOR_ALIVE;
+}
+
+void actor_ends(struct actor_part *part)
+{
+    part->object->ended_ns = actor_now_ns();
+    if (part->object->state != ACTOR_DRAINED)
+        part->object->state = ACTOR_CLOSED;
+}
+
 struct actor_ledger *actor_ledger_new(void)
 {
     void *map = mmap(NULL, sizeof(struct actor_ledger), PROT_READ | PROT_WRITE,

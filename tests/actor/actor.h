@@ -69,6 +69,12 @@ struct dlx_client *actor_connect(void);
 struct actor_ledger *actor_ledger_new(void);
 /* The next one of the ledger; NULL: it is full. */
 struct actor_object *actor_object_new(enum actor_kind kind);
+/* The times and states of a part's object: it begins, tries again after `code` of the call `what`,
+ * has begun, ends. False: the actor's end came first. */
+void actor_begins(struct actor_part *part);
+bool actor_begins_again(struct actor_part *part, int code, const char *what);
+void actor_has_begun(struct actor_part *part);
+void actor_ends(struct actor_part *part);
 
 /* ---- what messages are made of (payload.c) --------------------------------------------------- */
 

@@ -48,18 +48,11 @@ bool actor_caller_begin(struct actor_caller *k, uint32_t max_in_flight)
     int r;
     k->max_in_flight = max_in_flight;
     k->has_room = true;
-    o->begun_ns = actor_now_ns();
-    o->state = ACTOR_BEGUN;
-    while ((r = dlx_caller_new(k->part->client, o->topic, &args, &k->k)) < 0) {
-        actor_error(o, r, "dlx_caller_new");
-        if (!actor_goes_on(k->part)) {
-            o->state = ACTOR_UNUSED;
+    actor_begins(k->part);
+    while ((r = dlx_caller_new(k->part->client, o->topic, &args, &k->k)) < 0)
+        if (!actor_begins_again(k->part, r, "dlx_caller_new"))
             return false;
-        }
-        actor_sleep_ns(20 * ACTOR_MS);
-    }
-    o->ready_ns = actor_now_ns();
-    o->state = ACTOR_ALIVE;
+    actor_has_begun(k->part);
     return true;
 }
 
@@ -68,8 +61,7 @@ void actor_caller_end(struct actor_caller *k)
     for (uint32_t i = 0; i < k->n_flights; i++)
         note_call(k, k->flights[i].seq, ACTOR_CANCELLED, 0, k->flights[i].idempotent);
     k->k = dlx_caller_unref(k->k);
-    k->part->object->ended_ns = actor_now_ns();
-    k->part->object->state = ACTOR_CLOSED;
+    actor_ends(k->part);
 }
 
 /* The payload of the next call; NULL: there is no memory. */
@@ -235,26 +227,18 @@ bool actor_server_begin(struct actor_server *s, uint32_t max_held)
     struct actor_object *o = s->part->object;
     int r;
     s->has_room = true;
-    o->begun_ns = actor_now_ns();
-    o->state = ACTOR_BEGUN;
-    while ((r = dlx_service_new(s->part->client, o->topic, &args, &s->s)) < 0) {
-        actor_error(o, r, "dlx_service_new");
-        if (!actor_goes_on(s->part)) {
-            o->state = ACTOR_UNUSED;
+    actor_begins(s->part);
+    while ((r = dlx_service_new(s->part->client, o->topic, &args, &s->s)) < 0)
+        if (!actor_begins_again(s->part, r, "dlx_service_new"))
             return false;
-        }
-        actor_sleep_ns(20 * ACTOR_MS);
-    }
-    o->ready_ns = actor_now_ns();
-    o->state = ACTOR_ALIVE;
+    actor_has_begun(s->part);
     return true;
 }
 
 void actor_server_end(struct actor_server *s)
 {
     s->s = dlx_service_unref(s->s);
-    s->part->object->ended_ns = actor_now_ns();
-    s->part->object->state = ACTOR_CLOSED;
+    actor_ends(s->part);
 }
 
 static struct actor_header note_request(struct actor_server *s, struct dlx_request *request,

@@ -8,26 +8,18 @@ bool actor_announce(struct actor_publisher *p, const struct dlx_publisher_args *
 {
     struct actor_object *o = p->part->object;
     int r;
-    o->begun_ns = actor_now_ns();
-    o->state = ACTOR_BEGUN;
-    while ((r = dlx_publisher_new(p->part->client, o->topic, args, &p->p)) < 0) {
-        actor_error(o, r, "dlx_publisher_new");
-        if (!actor_goes_on(p->part)) {
-            o->state = ACTOR_UNUSED;
+    actor_begins(p->part);
+    while ((r = dlx_publisher_new(p->part->client, o->topic, args, &p->p)) < 0)
+        if (!actor_begins_again(p->part, r, "dlx_publisher_new"))
             return false;
-        }
-        actor_sleep_ns(20 * ACTOR_MS);
-    }
-    o->ready_ns = actor_now_ns();
-    o->state = ACTOR_ALIVE;
+    actor_has_begun(p->part);
     return true;
 }
 
 void actor_withdraw(struct actor_publisher *p)
 {
     p->p = dlx_publisher_unref(p->p);
-    p->part->object->ended_ns = actor_now_ns();
-    p->part->object->state = ACTOR_CLOSED;
+    actor_ends(p->part);
 }
 
 struct actor_draft actor_draft_begin(struct actor_publisher *p, uint64_t n)

@@ -25,7 +25,7 @@
 #define HOLD_FROM 220 /* b holds many: the publisher needs more memory */
 #define HOLD_MANY 48
 #define LAST      400
-#define ENCORES   100 /* more last messages, for who could not take part without its daemon */
+#define ENCORES   100 /* more last messages, for a subscriber without a daemon meanwhile */
 #define LAST_SIDE 160 /* of faults/side */
 
 #define MAIN "faults/main"

@@ -112,7 +112,7 @@ static void finish_held(struct helper *h)
     h->held = dlx_message_unref(h->held);
 }
 
-/* As who takes: a link that could not be made is told once. */
+/* As a subscriber that takes: a link that could not be made is told once. */
 static void join(struct helper *h)
 {
     static const struct dlx_subscribe_args args = {

@@ -9,29 +9,19 @@ bool actor_join(struct actor_subscriber *s, const struct dlx_subscribe_args *arg
     int r;
     o->flags =
         (args->reliable ? ACTOR_RELIABLE : 0) | (args->mode == DLX_MODE_LATEST ? ACTOR_LATEST : 0);
-    o->begun_ns = actor_now_ns();
-    o->state = ACTOR_BEGUN;
-    while ((r = dlx_subscribe(s->part->client, o->topic, args, &s->s)) < 0) {
-        actor_error(o, r, "dlx_subscribe");
-        if (atomic_load(&actor.phase) != ACTOR_RUN) {
-            o->state = ACTOR_UNUSED;
+    actor_begins(s->part);
+    while ((r = dlx_subscribe(s->part->client, o->topic, args, &s->s)) < 0)
+        if (!actor_begins_again(s->part, r, "dlx_subscribe"))
             return false;
-        }
-        actor_sleep_ns(20 * ACTOR_MS);
-    }
-    o->ready_ns = actor_now_ns();
-    o->state = ACTOR_ALIVE;
+    actor_has_begun(s->part);
     return true;
 }
 
 void actor_leave(struct actor_subscriber *s)
 {
-    struct actor_object *o = s->part->object;
     (void)actor_stats(s);
     s->s = dlx_subscription_unref(s->s);
-    o->ended_ns = actor_now_ns();
-    if (o->state != ACTOR_DRAINED)
-        o->state = ACTOR_CLOSED;
+    actor_ends(s->part);
 }
 
 static struct actor_key *key_of(struct actor_object *o, uint64_t key)
