@@ -15,7 +15,8 @@
 
 static struct dlx_test_gpu_gate gate;
 
-/* The first message asks for the page; the publisher answers with the second one. */
+/* The first message asks for the page; the publisher answers with the next one, once its thread that
+ * serves readers has heard of it. */
 static void pass_one(struct dlx_test_gpu_pair *pair)
 {
     dlx_test_gpu_publish_behind(pair->x.p, pair->from, &gate, 0);
@@ -26,11 +27,34 @@ static void pass_one(struct dlx_test_gpu_pair *pair)
     dlx_test_gpu_wait_held(pair->x.s, 0);
 }
 
-static struct dlx_test_gpu_pair words_pair_new(void)
+/* The subscription has asked for its page. */
+static struct dlx_test_gpu_pair asked_pair_new(void)
 {
     ck_assert_int_eq(setenv("DLX_GPU_WORDS", "1", 1), 0);
     struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
     pass_one(&pair);
+    return pair;
+}
+
+/* Both ends map it. */
+static bool has_page(struct dlx_test_gpu_pair *pair)
+{
+    char line[500];
+    int n = 0;
+    pass_one(pair);
+    FILE *maps = fopen("/proc/self/maps", "re");
+    ck_assert_ptr_nonnull(maps);
+    while (fgets(line, sizeof line, maps))
+        n += strstr(line, "memfd:dlx-words") != NULL;
+    (void)fclose(maps);
+    return n == 2;
+}
+
+/* Words of later messages are for this subscription. */
+static struct dlx_test_gpu_pair words_pair_new(void)
+{
+    struct dlx_test_gpu_pair pair = asked_pair_new();
+    eventually(has_page(&pair));
     return pair;
 }
 
@@ -51,6 +75,7 @@ GPU_LOOP_TEST(a_stream_goes_on_before_any_thread_says_so, 0, 2, 0)
     auto_gpu_pair pair = _i == 0 ? words_pair_new() : dlx_test_gpu_pair_new();
     if (_i == 1)
         pass_one(&pair);
+    uint64_t n_words = dlx_test_gpu_calls("cuStreamWriteValue32");
     DLManagedTensorVersioned *t = pass_behind(&pair);
     pthread_mutex_t *thread = &pair.x.p->gpu->order.lock;
     ck_assert_int_eq(pthread_mutex_lock(thread), 0);
@@ -69,7 +94,7 @@ GPU_LOOP_TEST(a_stream_goes_on_before_any_thread_says_so, 0, 2, 0)
     t->deleter(t);
     dlx_test_gpu_wait_held(pair.x.s, 0);
     ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_waits, 0);
-    dlx_test_gpu_check_calls("cuStreamWriteValue32", _i == 0 ? 1 : 0);
+    dlx_test_gpu_check_calls("cuStreamWriteValue32", _i == 0 ? n_words + 1 : 0);
 }
 
 /* Of a set, too, the stream waits once; another stream waits for the thread. */
@@ -238,7 +263,7 @@ static const char *const calls[] = {"cuMemHostRegister", "cuMemHostGetDevicePoin
 GPU_LOOP_TEST(a_word_that_cannot_be_had_is_done_without, 0, (int)DLX_ARRAY_SIZE(calls),
               DLX_TEST_GPU_FAILURES)
 {
-    auto_gpu_pair pair = words_pair_new();
+    auto_gpu_pair pair = asked_pair_new();
     for (int i = 0; i < 4; i++) {
         /* Of cuEventRecord the second one is behind the word. */
         ck_assert(standin.standin_fail(calls[_i], _i == 3 ? 2 : 1, 1, CUDA_ERROR_NOT_SUPPORTED));
