@@ -15,8 +15,8 @@
 
 static struct dlx_test_gpu_gate gate;
 
-/* The first message asks for the page; the publisher answers with the next one, once its thread that
- * serves readers has heard of it. */
+/* The first message asks for the page; the publisher answers with the next one, once its thread
+ * that serves readers has heard of it. */
 static void pass_one(struct dlx_test_gpu_pair *pair)
 {
     dlx_test_gpu_publish_behind(pair->x.p, pair->from, &gate, 0);
