@@ -28,7 +28,8 @@ the handles and tensors of its parent: connect again in the child.
 
 import os as _os
 
-from . import _call, _connection, _message, _publisher  # add methods to what the extension has
+# These add methods to what the extension has.
+from . import _call, _connection, _message, _observer, _publisher
 from ._dlx import (
     Caller,
     Connection,
@@ -36,7 +37,10 @@ from ._dlx import (
     GpuRange,
     Message,
     NamedMessage,
+    Observed,
+    Observer,
     Publisher,
+    Qos,
     Report,
     Request,
     Service,
@@ -98,6 +102,9 @@ __all__ = [
     "DType",
     "Report",
     "Event",
+    "Observer",
+    "Observed",
+    "Qos",
     "Error",
     "Timeout",
     "AccessError",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions, publishers, callers and services in asyncio: waiting on the descriptor in the
-running loop, without a thread.
+"""Subscriptions, publishers, callers, services and observers in asyncio: waiting on the descriptor
+in the running loop, without a thread.
 """
 
 import asyncio
@@ -193,6 +193,13 @@ async def take_request(service, timeout, stream):
         timeout,
         lambda: service.take(1e-9, stream=stream),  # which says why there is none
     )
+
+
+async def next_change(observer, timeout):
+    """Observer.next_async()."""
+    if timeout == 0:
+        return observer.next(0)
+    return await _attempt(observer, lambda: observer.next(0), timeout, lambda: observer.next(1e-9))
 
 
 class _Calls(_Reader):

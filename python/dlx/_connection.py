@@ -134,6 +134,7 @@ class Methods:
         latest=False,
         history=0,
         reliable=False,
+        accepts_unreliable=False,
         max_held=None,
         timeout=None,
         stay=None,
@@ -159,6 +160,8 @@ class Methods:
                   `history`; 0: only with those that it retains; None: with none, not even retained
                   ones
         reliable  the publisher (on_full="block") waits for this subscription while it is attached
+        accepts_unreliable  with `reliable`: take also from publishers that drop, of which messages
+                  may be lost; msg.qos.reliable says which do not
         max_held  how many messages may be held at once, 1 to 4096; None: 16. With `group`, how
                   many of all publishers may be neither done nor given back; None: 1
         timeout   seconds that take() and loops wait for a message (dlx.Timeout); None: without a
@@ -203,8 +206,8 @@ class Methods:
         dead_letters  a topic on which this worker publishes a copy of each dead letter that it
                   finds; None: a "dead_letter" event alone
 
-        Raises dlx.InvalidError (the topic; reliable, and a publisher drops; another `lease` or
-        `max_attempts` than the group's), dlx.AccessError (also: the group is another user's),
+        Raises dlx.InvalidError (the topic; `reliable` alone, and a publisher drops; another `lease`
+        or `max_attempts` than the group's), dlx.AccessError (also: the group is another user's),
         dlx.LimitError, dlx.DaemonError, dlx.DeviceError (pin, device: no such GPU), dlx.Timeout.
         """
         if stay is not None and publishers is not None:
@@ -239,6 +242,7 @@ class Methods:
             lease,
             max_attempts,
             dead_letters,
+            accepts_unreliable,
             *_busy(spin),
         )
 
@@ -274,6 +278,26 @@ class Methods:
         """
         _torch.register()
         return self._serve(topic, _some("max_held", max_held), timeout, *_busy(spin))
+
+    def observe(self, topic, *, kinds=None):
+        """Makes a dlx.Observer of a topic, or of all topics that match a pattern, which tells the
+        publishers and subscriptions that are there, then kind="all", and then what changes:
+
+            for change in c.observe("cam/**"):
+                print(change.kind, change.topic, "gone" if change.gone else "there")
+
+        kinds  "publishers" or "subscriptions"; None: both
+
+        An observer receives no message, and no publisher takes it for a subscriber. It is told what
+        publishers() lists.
+
+        Raises dlx.InvalidError, dlx.AccessError, dlx.LimitError (an observer counts as a
+        subscription), dlx.DaemonError (also: the daemon is too old), dlx.Timeout.
+        """
+        numbers = {None: 0, "publishers": 1, "subscriptions": 2}
+        if kinds not in numbers:
+            raise ValueError(f'kinds is "publishers", "subscriptions" or None, not {kinds!r}')
+        return self._observe(topic, numbers[kinds])
 
     def get(self, topic, timeout=0, *, stream=None):
         """Returns the newest complete message of a topic, from any live publisher or from retained

@@ -283,6 +283,110 @@ class Report(structseq[object], tuple[int, bool, int, int, int]):
     def subscribers(self) -> int: ...
 
 @final
+class Qos(
+    structseq[object],
+    tuple[bool, Literal["drop", "block"], int, int, int, float | Literal["latched"] | None],
+):
+    __match_args__: Final = ("reliable", "on_full", "depth", "history", "retain", "retain_for")
+    @property
+    def reliable(self) -> bool: ...
+    @property
+    def on_full(self) -> Literal["drop", "block"]: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def history(self) -> int: ...
+    @property
+    def retain(self) -> int: ...
+    @property
+    def retain_for(self) -> float | Literal["latched"] | None: ...
+
+@final
+class Observed(
+    structseq[object],
+    tuple[
+        Literal["publisher", "subscription", "all"],
+        bool,
+        bool,
+        int,
+        int,
+        int,
+        str,
+        str,
+        bool | None,
+        Literal["drop", "block"] | None,
+        int | None,
+        int | None,
+        int | None,
+        float | Literal["latched"] | None,
+        tuple[str, ...] | None,
+        bool | None,
+        bool | None,
+        bool | None,
+        str | None,
+    ],
+):
+    __match_args__: Final = (
+        "kind",
+        "gone",
+        "own",
+        "id",
+        "pid",
+        "uid",
+        "topic",
+        "client_name",
+        "retained",
+        "on_full",
+        "depth",
+        "history",
+        "retain",
+        "retain_for",
+        "groups",
+        "latest",
+        "reliable",
+        "accepts_unreliable",
+        "group",
+    )
+    @property
+    def kind(self) -> Literal["publisher", "subscription", "all"]: ...
+    @property
+    def gone(self) -> bool: ...
+    @property
+    def own(self) -> bool: ...
+    @property
+    def id(self) -> int: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def uid(self) -> int: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def client_name(self) -> str: ...
+    @property
+    def retained(self) -> bool | None: ...
+    @property
+    def on_full(self) -> Literal["drop", "block"] | None: ...
+    @property
+    def depth(self) -> int | None: ...
+    @property
+    def history(self) -> int | None: ...
+    @property
+    def retain(self) -> int | None: ...
+    @property
+    def retain_for(self) -> float | Literal["latched"] | None: ...
+    @property
+    def groups(self) -> tuple[str, ...] | None: ...
+    @property
+    def latest(self) -> bool | None: ...
+    @property
+    def reliable(self) -> bool | None: ...
+    @property
+    def accepts_unreliable(self) -> bool | None: ...
+    @property
+    def group(self) -> str | None: ...
+
+@final
 class Event(structseq[object], tuple[str, str, int, int, int, int, str]):
     __match_args__: Final = ("kind", "topic", "pid", "link", "publisher", "missed", "reason")
     @property
@@ -409,6 +513,8 @@ class Message:
     def meta(self) -> dict[str, MaybeNone] | MaybeNone: ...
     @property
     def meta_bytes(self) -> bytes: ...
+    @property
+    def qos(self) -> Qos: ...
     @property
     def released(self) -> bool: ...
     @property
@@ -650,6 +756,29 @@ class Subscription(Iterator[Message], AsyncIterator[Message]):
     ) -> None: ...
 
 @final
+class Observer(Iterator[Observed], AsyncIterator[Observed]):
+    @property
+    def topic(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+    def next(self, timeout: float | None = None) -> Observed: ...
+    def next_async(self, timeout: float | None = None) -> Coroutine[object, object, Observed]: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Observed: ...
+    def __aiter__(self) -> Self: ...
+    def __anext__(self) -> Coroutine[object, object, Observed]: ...
+    def fileno(self) -> int: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+@final
 class Caller:
     @property
     def topic(self) -> str: ...
@@ -854,6 +983,7 @@ class Connection:
         latest: bool = False,
         history: int | None = 0,
         reliable: bool = False,
+        accepts_unreliable: bool = False,
         max_held: int | None = None,
         timeout: float | None = None,
         stay: bool | None = None,
@@ -922,6 +1052,7 @@ class Connection:
         lease: float | None,
         max_attempts: int | None,
         dead_letters: str | None,
+        accepts_unreliable: bool,
         spin: float | None = ...,
         /,
     ) -> Subscription: ...
@@ -929,6 +1060,10 @@ class Connection:
     def _serve(
         self, topic: str, max_held: int, timeout: float | None, spin: float | None = ..., /
     ) -> Service: ...
+    def observe(
+        self, topic: str, *, kinds: Literal["publishers", "subscriptions"] | None = None
+    ) -> Observer: ...
+    def _observe(self, topic: str, kinds: int, /) -> Observer: ...
     def _get(self, topic: str, timeout: float | None, stream: Stream, /) -> Message: ...
     def publishers(self, topic: str | None = None, /) -> list[PublisherInfo]: ...
     def links(self, publisher: int, /) -> list[LinkInfo]: ...

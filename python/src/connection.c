@@ -269,7 +269,8 @@ static int parse_stream_timeout(PyObject *object, int64_t *ret)
 
 PyDoc_STRVAR(subscribe_doc, "_subscribe($self, topic, latest, history, reliable, max_held, "
                             "timeout, publishers, pin, stream_timeout, kernels_loaded, private, "
-                            "device, group, lease, max_attempts, dead_letters, spin=..., /)\n"
+                            "device, group, lease, max_attempts, dead_letters, "
+                            "accepts_unreliable, spin=..., /)\n"
                             "--\n"
                             "\n");
 static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
@@ -279,7 +280,7 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
     const char *topic;
     int64_t timeout_ns;
     bool latest = false, is_private = false;
-    if (dlxpy_connection_check_number("_subscribe", n_args, 16, 17) < 0 ||
+    if (dlxpy_connection_check_number("_subscribe", n_args, 17, 18) < 0 ||
         dlxpy_flag(args[1], &latest) < 0 ||
         (args[2] != Py_None &&
          dlxpy_uint32(args[2], "history", UINT32_MAX - 1, &sub.history) < 0) ||
@@ -291,8 +292,8 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
         parse_stream_timeout(args[8], &sub.stream_timeout_ns) < 0 ||
         dlxpy_flag(args[9], &sub.kernels_loaded) < 0 || dlxpy_flag(args[10], &is_private) < 0 ||
         dlxpy_gpu_device(args[11], "device", &sub.device) < 0 ||
-        parse_worker(args + 12, &sub) < 0 ||
-        (n_args > 16 && dlxpy_connection_parse_spin(args[16], &sub.spin_ns) < 0) ||
+        parse_worker(args + 12, &sub) < 0 || dlxpy_flag(args[16], &sub.accepts_unreliable) < 0 ||
+        (n_args > 17 && dlxpy_connection_parse_spin(args[17], &sub.spin_ns) < 0) ||
         dlxpy_topic_of(args[0], &keep, &topic) < 0)
         return NULL;
     sub.mode = latest ? DLX_MODE_LATEST : DLX_MODE_ALL;
@@ -394,6 +395,8 @@ static PyMethodDef methods[] = {
      dlxpy_connection_caller_doc},
     {"_serve", (PyCFunction)(void (*)(void))dlxpy_connection_serve, METH_FASTCALL,
      dlxpy_connection_serve_doc},
+    {"_observe", (PyCFunction)(void (*)(void))dlxpy_connection_observe, METH_FASTCALL,
+     dlxpy_connection_observe_doc},
     {"_get", (PyCFunction)(void (*)(void))get, METH_FASTCALL, get_doc},
     {"drop_retained", drop_retained, METH_O, drop_retained_doc},
     {"drop_queue", drop_queue, METH_O, drop_queue_doc},

@@ -22,7 +22,9 @@ int dlxpy_connection_parse_spin(PyObject *object, int64_t *ret);
 /* connection_calls.c */
 PyObject *dlxpy_connection_caller(PyObject *self, PyObject *const *args, Py_ssize_t n_args);
 PyObject *dlxpy_connection_serve(PyObject *self, PyObject *const *args, Py_ssize_t n_args);
-extern const char dlxpy_connection_caller_doc[], dlxpy_connection_serve_doc[];
+PyObject *dlxpy_connection_observe(PyObject *self, PyObject *const *args, Py_ssize_t n_args);
+extern const char dlxpy_connection_caller_doc[], dlxpy_connection_serve_doc[],
+    dlxpy_connection_observe_doc[];
 
 /* connection_info.c: the daemon's lists. */
 PyObject *dlxpy_connection_publishers(PyObject *self, PyObject *args);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Connection.caller() and Connection.serve(): for dlx/_connection.py, which gives every argument by
- * position. */
+/* Connection.caller(), serve() and observe(): for dlx/_connection.py, which gives every argument
+ * by position. */
 
 #include "call.h"
 #include "connection.h"
+#include "observer.h"
 
 static void unref_caller(void *k)
 {
@@ -62,6 +63,34 @@ PyObject *dlxpy_connection_serve(PyObject *self, PyObject *const *args, Py_ssize
         ret = dlxpy_service_new(s, topic, timeout_ns);
     else if (s)
         dlxpy_wait_unref(unref_service, s);
+    Py_XDECREF(keep);
+    return ret;
+}
+
+static void unref_observer(void *o)
+{
+    dlx_observer_unref(o);
+}
+
+const char dlxpy_connection_observe_doc[] = "_observe($self, topic, kinds, /)\n"
+                                            "--\n"
+                                            "\n";
+PyObject *dlxpy_connection_observe(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    struct dlx_observer_args o_args = {.size = sizeof o_args};
+    PyObject *keep, *ret = NULL;
+    const char *topic;
+    if (dlxpy_connection_check_number("_observe", n_args, 2, 2) < 0 ||
+        dlxpy_uint32(args[1], "kinds", UINT32_MAX, &o_args.kinds) < 0 ||
+        dlxpy_topic_of(args[0], &keep, &topic) < 0)
+        return NULL;
+    struct dlx_observer *o = NULL;
+    struct dlxpy_wait wait;
+    struct dlx_client *c = dlxpy_connection_enter(self, &wait);
+    if (c && dlxpy_connection_leave(self, &wait, dlx_observer_new(c, topic, &o_args, &o)) == 0)
+        ret = dlxpy_observer_new(o, topic);
+    else if (o)
+        dlxpy_wait_unref(unref_observer, o);
     Py_XDECREF(keep);
     return ret;
 }

@@ -3,9 +3,9 @@
 #define DLXPY_HANDLE_H
 
 /*
- * The common part of Connection, Publisher, Subscription, Caller and Service: a handle of libdlx
- * that several threads use at once (a connection) or one thread. A handle that is closed while
- * another thread is inside stays until that thread has left. The GIL guards it.
+ * The common part of Connection, Publisher, Subscription, Caller, Service and Observer: a handle of
+ * libdlx that several threads use at once (a connection) or one thread. A handle that is closed
+ * while another thread is inside stays until that thread has left. The GIL guards it.
  */
 
 #include "state.h"
@@ -33,6 +33,7 @@ struct dlxpy_handle {
         struct dlx_subscription *subscription;
         struct dlx_caller *caller;
         struct dlx_service *service;
+        struct dlx_observer *observer;
     } of;
     const struct dlxpy_handle_kind *kind;
     int n_users;

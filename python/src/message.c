@@ -5,6 +5,7 @@
 #include "errors.h"
 #include "export.h"
 #include "gpu.h"
+#include "qos.h"
 #include "range.h"
 #include <string.h>
 
@@ -425,6 +426,13 @@ static PyObject *get_number(PyObject *self, void *closure)
     return m ? PyLong_FromUnsignedLongLong(number(m)) : NULL;
 }
 
+static PyObject *get_qos(PyObject *self, void *closure)
+{
+    (void)closure;
+    const struct dlx_message *m = dlxpy_message_of(self);
+    return m ? dlxpy_qos_of(m) : NULL;
+}
+
 static PyObject *get_meta_bytes(PyObject *self, void *closure)
 {
     (void)closure;
@@ -505,6 +513,8 @@ static PyGetSetDef getset[] = {
      (void *)dlx_message_monotonic_ns},
     {"publisher", get_number, NULL, "The id of the publisher; a newer one has a greater id.",
      (void *)dlx_message_publisher},
+    {"qos", get_qos, NULL,
+     "What its publisher offers, and whether that waits for this subscription: a dlx.Qos.", NULL},
     {"meta_bytes", get_meta_bytes, NULL, "The metadata as bytes, as they were sent.", NULL},
     {"attempt", dlxpy_task_attempt, NULL,
      "Which delivery of the message to a worker of its group this is, 1 for the first; 0 if the "

@@ -61,7 +61,7 @@ static int set_up(PyObject *module)
         dlxpy_add_errors,     dlxpy_add_source,   dlxpy_add_tensor,    dlxpy_add_message,
         dlxpy_add_publish,    dlxpy_add_event,    dlxpy_add_publisher, dlxpy_add_subscription,
         dlxpy_add_connection, dlxpy_add_exchange, dlxpy_add_range,     dlxpy_add_caller,
-        dlxpy_add_service,
+        dlxpy_add_service,    dlxpy_add_observer, dlxpy_add_qos,
     };
     static bool is_loaded; /* whole: after a failure it may be loaded once more */
     if (is_loaded) {

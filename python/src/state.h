@@ -35,6 +35,8 @@ int dlxpy_add_publisher(PyObject *module);
 int dlxpy_add_subscription(PyObject *module);
 int dlxpy_add_caller(PyObject *module);
 int dlxpy_add_service(PyObject *module);
+int dlxpy_add_observer(PyObject *module);
+int dlxpy_add_qos(PyObject *module);
 int dlxpy_add_connection(PyObject *module);
 int dlxpy_add_exchange(PyObject *module);
 int dlxpy_add_source(PyObject *module);

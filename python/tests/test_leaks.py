@@ -206,9 +206,13 @@ def test_handles_that_come_and_go_leave_nothing(daemon):
             c.subscribe("b", group="g") as worker,
             c.caller("s") as k,
             c.serve("s") as service,
+            c.observe("b") as observer,
         ):
             pub.publish(b"x")
-            sub.take(PATIENCE), c.get("a", PATIENCE)
+            assert sub.take(PATIENCE).qos.retain_for == "latched"
+            c.get("a", PATIENCE)
+            while observer.next(PATIENCE).kind != "all":
+                pass
             queue.publish(b"x")
             with worker.take(PATIENCE):
                 pass

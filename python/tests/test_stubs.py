@@ -53,6 +53,7 @@ def stub_names():
         "Subscription",
         "Caller",
         "Service",
+        "Observer",
         "Request",
         "Message",
         "NamedMessage",

@@ -175,6 +175,21 @@ async def calls(c: dlx.Connection) -> None:
         assert_type(later, dlx.Request)
 
 
+async def observes(c: dlx.Connection) -> None:
+    with c.observe("cam/*", kinds="publishers") as o:
+        for change in o:
+            assert_type(change, dlx.Observed)
+            assert_type(change.depth, int | None)
+            assert_type(change.groups, tuple[str, ...] | None)
+        async for change in o:
+            assert_type(change.topic, str)
+        assert_type(await o.next_async(1.5), dlx.Observed)
+    for msg in c.subscribe("cam/*", reliable=True, accepts_unreliable=True):
+        assert_type(msg.qos, dlx.Qos)
+        assert_type(msg.qos.reliable, bool)
+    c.observe("cam/*", kinds="all")  # type: ignore[arg-type]
+
+
 def catches() -> None:
     try:
         dlx.connect(name="x", timeout=1)
