@@ -29,7 +29,10 @@ class Unsupported(Exception):
 
 
 def on_signal(number, frame):
+    """The driver signals until it has the answer: the first signal alone ends the command."""
+    global waiting
     if waiting:
+        waiting = False
         raise InterruptedError("a signal handler raised this")
 
 

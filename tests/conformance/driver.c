@@ -56,7 +56,7 @@ struct program {
     pid_t pid;    /* 0: it does not run */
     int in, out;  /* the driver's ends: what it is asked, what it answers */
     size_t n_fds; /* descriptors, before its first command */
-    char *unread; /* what it has said and nobody has read */
+    char *unread; /* what it has said and the driver has not read */
     size_t n_unread;
     bool under_test;
 };
@@ -405,6 +405,18 @@ static bool judge(struct program *p, const struct statement *s)
     return fits(s);
 }
 
+/* The program has not answered, or has ended: it runs no more. */
+static void end_silent(struct program *p, enum heard heard)
+{
+    if (heard == NOTHING_YET) {
+        note("  no answer within %lld ms\n", (long long)patience_ms);
+        kill_program(p);
+    } else {
+        int status = forget_program(p);
+        note("  it ended, with the status %#x of waitpid()\n", (unsigned)status);
+    }
+}
+
 static bool await(struct program *p, const struct statement *s, bool with_signals)
 {
     const int64_t deadline = now_ms() + patience_ms;
@@ -414,18 +426,12 @@ static bool await(struct program *p, const struct statement *s, bool with_signal
             (void)kill(p->pid, SIGUSR1);
         heard = hear(p, with_signals ? SIGNAL_MS : patience_ms);
     } while (heard == NOTHING_YET && now_ms() < deadline);
-    if (heard == HEARD) {
-        note("    %.2000s\n", answer);
-        return judge(p, s);
+    if (heard != HEARD) {
+        end_silent(p, heard);
+        return false;
     }
-    if (heard == NOTHING_YET) {
-        note("  no answer within %lld ms\n", (long long)patience_ms);
-        kill_program(p);
-    } else {
-        int status = forget_program(p);
-        note("  it ended, with the status %#x of waitpid()\n", (unsigned)status);
-    }
-    return false;
+    note("    %.2000s\n", answer);
+    return judge(p, s);
 }
 
 /* Asks again until the answer fits. */
@@ -433,8 +439,12 @@ static bool await_fit(struct program *p, const struct statement *s, const char *
 {
     const int64_t deadline = now_ms() + patience_ms;
     do {
-        if (!tell(p, command) || hear(p, patience_ms) != HEARD)
-            break;
+        (void)tell(p, command); /* a program that does not listen does not answer */
+        enum heard heard = hear(p, patience_ms);
+        if (heard != HEARD) {
+            end_silent(p, heard);
+            return false;
+        }
         if (fits(s) || strncmp(answer, "unsupported ", 12) == 0 || now_ms() > deadline)
             break;
         (void)poll(NULL, 0, PAUSE_MS);
