@@ -171,14 +171,15 @@ impl Listener for Switch {
     }
 }
 
-/// A topic that another host offers.
+/// A topic that another host offers, or has offered.
 struct Known {
-    instance: u64,
+    /// As what the thread publishes it.
     offer: Offer,
+    /// By which instance, and as what, it is offered now: for another thread when this one has
+    /// ended.
+    now: Option<(u64, Offer)>,
     inbox: Arc<Inbox>,
     thread: JoinHandle<()>,
-    /// How it is offered now: for another thread, when this one has ended.
-    next: Option<(u64, Offer)>,
 }
 
 /// A topic that is offered to others.
@@ -273,9 +274,10 @@ impl Bridge {
                     }
                 }
             }
-            self.collect();
             let fd = observer.as_ref().and_then(|observer| observer.poll_fd().ok());
             self.switch.tasks.wait(fd, if has_changed { pause } else { SCAN });
+            let over = self.known.iter().filter(|(_, known)| known.thread.is_finished());
+            let over = over.map(|(key, _)| key.clone()).collect();
             while let Some(task) = self.switch.tasks.pop() {
                 self.switch.n_tasks.fetch_sub(1, Ordering::Relaxed);
                 match task {
@@ -285,6 +287,7 @@ impl Bridge {
                     }
                 }
             }
+            self.collect(over);
         }
         lock(&self.switch.exports).values().for_each(|flow| flow.ring());
         self.known.values().for_each(|known| known.inbox.ring());
@@ -427,24 +430,23 @@ impl Bridge {
             }
             return;
         }
-        if let Some(known) = self.known.get_mut(&key) {
-            let told = (instance, offer);
+        let Some(known) = self.known.get_mut(&key) else {
             if is_there {
-                if known.next.is_none() && known.offer == told.1 && !known.thread.is_finished() {
-                    known.instance = instance;
-                    known.inbox.offer();
-                } else {
-                    known.inbox.replace();
-                    known.next = Some(told);
-                }
-            } else if known.next.as_ref() == Some(&told) {
-                known.next = None;
-            } else if known.next.is_none() && (known.instance, &known.offer) == (instance, &told.1)
-            {
-                known.inbox.withdraw();
+                self.import(key, instance, offer, local);
             }
-        } else if is_there {
-            self.import(key, instance, offer, local);
+            return;
+        };
+        let told = Some((instance, offer));
+        if is_there {
+            if told.as_ref().is_some_and(|(_, offer)| *offer == known.offer) {
+                known.inbox.offer();
+            } else {
+                known.inbox.replace();
+            }
+            known.now = told;
+        } else if known.now == told {
+            known.now = None;
+            known.inbox.withdraw();
         }
     }
 
@@ -465,7 +467,8 @@ impl Bridge {
         match thread {
             Ok(thread) => {
                 lock(&self.switch.imports).insert(key.clone(), inbox.clone());
-                self.known.insert(key, Known { instance, offer, inbox, thread, next: None });
+                let now = Some((instance, offer.clone()));
+                self.known.insert(key, Known { offer, now, inbox, thread });
             }
             Err(e) => say(format_args!("{} of {}: no thread: {e}", key.1, key.0)),
         }
@@ -496,17 +499,18 @@ impl Bridge {
         self.said.len() < MAX_SAID && self.said.insert(what.into())
     }
 
-    /// Forgets flows that have ended.
-    fn collect(&mut self) {
+    /// Forgets flows that have ended. Those in `over` had ended before the tasks were looked at, so
+    /// that a topic which came to its end is known to be withdrawn; another one begins anew.
+    fn collect(&mut self, over: Vec<Key>) {
         self.exports.retain(|(_, thread)| !thread.is_finished());
         {
             let live: HashSet<_> = self.exports.iter().map(|(key, _)| key).collect();
             lock(&self.switch.exports).retain(|key, _| live.contains(key));
         }
-        let over: Vec<_> = self.known.extract_if(|_, known| known.thread.is_finished()).collect();
-        for (key, known) in over {
+        for key in over {
             lock(&self.switch.imports).remove(&key);
-            if let Some((instance, offer)) = known.next
+            let now = self.known.remove(&key).and_then(|known| known.now);
+            if let Some((instance, offer)) = now
                 && let Some(local) = self.shared.config.import_as(&key.0, &key.1)
             {
                 self.import(key, instance, offer, local);

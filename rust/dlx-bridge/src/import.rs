@@ -68,7 +68,8 @@ impl Inbox {
     }
 
     pub fn withdraw(&self) {
-        lock(&self.standing).withdrawn = Some(Instant::now());
+        let mut standing = lock(&self.standing);
+        (standing.again, standing.withdrawn) = (false, Some(Instant::now()));
     }
 
     pub fn replace(&self) {

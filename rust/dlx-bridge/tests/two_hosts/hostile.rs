@@ -250,6 +250,29 @@ fn flows_of_one_host_are_bounded() {
     assert!(said.contains("25 flows (limit 50), 25 with this host (limit 25)"), "{said}");
 }
 
+/// The end of a topic may cross the offer of its next publisher.
+#[test]
+fn topics_that_are_offered_when_they_end_begin_anew() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut base = Host::new("base", None);
+    base.start_bridge(&[&format!("--listen={address}"), "--import", "**"]);
+    let evil = Evil::new(&address);
+    let _token = evil.offer("evil", TOPIC);
+    let trap = subscriber(&base.connect(), "evil/trap", false);
+    let first = evil.generation();
+    evil.send(&piece(&first, 0, &[3], &[], 1));
+    let second = loop {
+        let generation = evil.generation();
+        if generation != first {
+            break generation;
+        }
+    };
+    let head = head(&[4], "evil");
+    evil.send(&piece(&second, 0, &head, &[1, 2, 3, 4], head.len() as u64 + 4));
+    let message = trap.take_timeout(PATIENCE).unwrap();
+    assert_eq!(message.slice::<u8>(0).unwrap(), [1, 2, 3, 4]);
+}
+
 #[test]
 fn offers_that_always_change_take_one_thread() {
     let address = format!("127.0.0.1:{}", free_port());

@@ -124,7 +124,8 @@ fn latency_by_bridge(robot: &Host, base: &Host) -> f64 {
             for _ in 0..N_LATENCY {
                 let mut loan = out.alloc::<u64>(&[128]).unwrap();
                 loan[0] = now_ns();
-                out.publish(loan).unwrap();
+                let options = PublishOptions { timeout: Some(PATIENCE), ..Default::default() };
+                out.publish_with(loan, &options).unwrap();
                 thread::sleep(PAUSE);
             }
             out
@@ -165,7 +166,9 @@ fn speed_beside_tcp() {
         "{:>9} {:>13} {:>10} {:>6} {:>12} {:>6}",
         "size", "bridge GB/s", "TCP GB/s", "ratio", "CPU s/GB", "ratio"
     );
-    for size in [64 << 10, 1 << 20, 64 << 20, 1 << 30] {
+    // BRIDGE_SPEED has some of these sizes, in KiB.
+    let chosen = std::env::var("BRIDGE_SPEED").unwrap_or_else(|_| "64 1024 65536 1048576".into());
+    for size in chosen.split(' ').map(|kib| kib.parse::<usize>().unwrap() << 10) {
         let (mut bridge, mut tcp) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             bridge.push(by_bridge(&robot, &base, size));
