@@ -126,6 +126,19 @@ pub(crate) fn report() -> sys::dlx_publish_report {
 /// Counters of a publisher, as in C.
 pub type PublisherStats = sys::dlx_publisher_stats;
 
+/// Borrows the shape.
+#[inline]
+fn spec_of(dtype: DType, shape: &[usize], device: Device) -> sys::dlx_tensor_spec {
+    sys::dlx_tensor_spec {
+        size: size_of::<sys::dlx_tensor_spec>(),
+        dtype: dtype.to_c(),
+        ndim: i32::try_from(shape.len()).unwrap_or(i32::MAX),
+        // a size of 2^63 or more is negative there, and refused
+        shape: shape.as_ptr().cast(),
+        device: sys::DLDevice { device_type: device.kind, device_id: device.id },
+    }
+}
+
 /// What libdlx allocates with: each kind of object has such a function.
 #[inline]
 pub(crate) fn alloc_tensor(
@@ -137,16 +150,8 @@ pub(crate) fn alloc_tensor(
         &mut *mut sys::DLManagedTensorVersioned,
     ) -> std::ffi::c_int,
 ) -> Result<ManagedTensor> {
-    let spec = sys::dlx_tensor_spec {
-        size: size_of::<sys::dlx_tensor_spec>(),
-        dtype: dtype.to_c(),
-        ndim: i32::try_from(shape.len()).unwrap_or(i32::MAX),
-        // a size of 2^63 or more is negative there, and refused
-        shape: shape.as_ptr().cast(),
-        device: sys::DLDevice { device_type: device.kind, device_id: device.id },
-    };
     let mut tensor = ptr::null_mut();
-    check(alloc(&spec, &mut tensor))?;
+    check(alloc(&spec_of(dtype, shape, device), &mut tensor))?;
     // SAFETY: a tensor of libdlx that belongs to the caller.
     Ok(unsafe { ManagedTensor::from_raw(tensor) })
 }
@@ -230,6 +235,22 @@ impl Publisher {
         })
     }
 
+    /// Allocates tensors of any types, all or none, whose bytes the loans have. If memory has to be
+    /// added, it is added for all of them at once.
+    pub fn alloc_set(&self, specs: &[(DType, &[usize])]) -> Result<Vec<Loan<u8>>> {
+        let specs: Vec<_> =
+            specs.iter().map(|&(dtype, shape)| spec_of(dtype, shape, Device::CPU)).collect();
+        let mut tensors = vec![ptr::null_mut(); specs.len()];
+        let n = u32::try_from(specs.len()).unwrap_or(u32::MAX);
+        // SAFETY: there are so many specs, and there is room for so many tensors.
+        check(unsafe {
+            sys::dlx_alloc_set(self.as_raw(), specs.as_ptr(), n, tensors.as_mut_ptr())
+        })?;
+        // SAFETY: tensors of libdlx that belong to the caller.
+        let tensors = tensors.into_iter().map(|t| unsafe { ManagedTensor::from_raw(t) });
+        tensors.collect::<Vec<_>>().into_iter().map(Loan::of_bytes).collect()
+    }
+
     /// Publishes a tensor as one message. A loan of this publisher is passed on without a copy, any
     /// other tensor of the CPU is copied once. On failure the tensor comes back.
     ///
@@ -251,6 +272,31 @@ impl Publisher {
         options: &PublishOptions,
     ) -> Result<Report, Rejected<T>> {
         settle(self.publish_raw(tensor.managed(), &options.to_c(false)), tensor)
+    }
+
+    /// Publishes tensors as one message each, in this order. It costs less than to publish each. On
+    /// failure those come back that were not published. The report is that of the last message, but
+    /// counts what was copied of all; the timeout is for all of them.
+    pub fn publish_many<T: Outgoing>(
+        &self,
+        mut tensors: Vec<T>,
+        options: &PublishOptions,
+    ) -> Result<Report, Rejected<Vec<T>>> {
+        let (args, mut report, mut n_published) = (options.to_c(false), report(), 0);
+        let raw: Vec<_> = tensors.iter().map(|tensor| tensor.managed().as_raw()).collect();
+        let n = u32::try_from(raw.len()).unwrap_or(u32::MAX);
+        // SAFETY: there are so many tensors. They are the caller's, and those are forgotten that
+        // the library has.
+        let code = unsafe {
+            sys::dlx_publish_n(self.as_raw(), raw.as_ptr(), n, &args, &mut report, &mut n_published)
+        };
+        let result = check(code);
+        let rest = tensors.split_off(n_published as usize);
+        tensors.into_iter().for_each(std::mem::forget);
+        match result {
+            Ok(()) => Ok(Report::from_c(&report)),
+            Err(error) => Err(Rejected { error, value: rest }),
+        }
     }
 
     /// Publishes a tensor that the caller keeps, and may publish again. One that was allocated by

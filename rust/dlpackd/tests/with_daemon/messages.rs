@@ -220,3 +220,30 @@ fn sizes_that_cannot_be_are_refused() {
     let error = publisher.publish_slice(&[1_u8, 2], &[3]).unwrap_err();
     assert_eq!(error.to_string(), "the shape [3] is of 3 elements, not of 2");
 }
+
+#[test]
+fn many_messages_are_published_and_the_rest_comes_back() {
+    let daemon = Daemon::start();
+    let client = daemon.connect();
+    let options = PublisherOptions { on_full: OnFull::Block, depth: 4, ..Default::default() };
+    let publisher = client.publisher_with("t", &options).unwrap();
+    let reliable = SubscribeOptions { reliable: true, ..Default::default() };
+    let subscription = client.subscribe_with("t", &reliable).unwrap();
+    let loans = |n: u8| -> Vec<_> {
+        let loan = |i| {
+            let mut loan = publisher.alloc::<u8>(&[1]).unwrap();
+            loan.fill(i);
+            loan
+        };
+        (0..n).map(loan).collect()
+    };
+    let report = publisher.publish_many(loans(3), &PublishOptions::default()).unwrap();
+    assert_eq!((report.seq, report.n_copied, report.n_subscribers), (3, 0, 1));
+    let rejected = publisher.publish_many(loans(3), &PublishOptions::default()).unwrap_err();
+    assert_eq!(rejected.kind(), ErrorKind::Full);
+    assert_eq!(rejected.value.iter().map(|loan| loan[0]).collect::<Vec<_>>(), [1, 2]);
+    let take = || subscription.take_timeout(PATIENCE).unwrap().slice::<u8>(0).unwrap()[0];
+    assert_eq!([take(), take(), take(), take()], [0, 1, 2, 0]);
+    publisher.publish_many(rejected.value, &PublishOptions::default()).unwrap();
+    assert_eq!([take(), take()], [1, 2]);
+}

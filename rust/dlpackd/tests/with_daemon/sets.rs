@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Messages of several tensors, and metadata.
 
-use dlx::{ErrorKind, PublishOptions, Set};
+use dlx::{DType, ErrorKind, PublishOptions, Set};
 
 use crate::daemon::{Daemon, PATIENCE};
 
@@ -39,6 +39,28 @@ fn message_without_names_or_metadata_has_none() {
     client.publisher("t").unwrap().publish_slice(&[1_u8], &[]).unwrap();
     let message = subscription.take_timeout(PATIENCE).unwrap();
     assert_eq!((message.name(0).unwrap().as_ref(), message.meta()), ("", &[][..]));
+}
+
+#[test]
+fn set_is_allocated_whole_or_not() {
+    let daemon = Daemon::start();
+    let client = daemon.connect();
+    let subscription = client.subscribe("t").unwrap();
+    let publisher = client.publisher("t").unwrap();
+    let specs: [(DType, &[usize]); 3] =
+        [(DType::of::<f32>(), &[2, 3]), (DType::of::<u8>(), &[]), ("int4".parse().unwrap(), &[3])];
+    let mut loans = publisher.alloc_set(&specs).unwrap();
+    assert_eq!(loans.iter().map(|loan| loan.len()).collect::<Vec<_>>(), [24, 1, 2]);
+    loans.iter_mut().for_each(|loan| loan.fill(7));
+    let set = loans.into_iter().fold(Set::new(), |set, loan| set.tensor("", loan));
+    assert_eq!(publisher.publish_set(set).unwrap().copied_bytes, 0);
+    let message = subscription.take_timeout(PATIENCE).unwrap();
+    assert_eq!(message.layout(0).unwrap().dtype, DType::of::<f32>());
+    assert_eq!(*message.bytes(2).unwrap(), [7, 7]);
+
+    let error = publisher.alloc_set(&[specs[0], (specs[1].0, &[usize::MAX])]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Shape);
+    assert_eq!(publisher.alloc_set(&[]).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 #[test]
