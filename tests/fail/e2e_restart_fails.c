@@ -177,6 +177,26 @@ static void publish_two(struct dlx_publisher *p, int64_t value)
 
 enum { PUBLISHER, SUBSCRIPTION };
 
+/* Another daemon follows. One end goes on with it while a call fails, and then both go on. */
+static void change_daemon(struct dlx_test_cast *x, int who, struct dlx_test_fail *fail)
+{
+    struct dlx_test_fail *of_publisher = who == PUBLISHER ? fail : NULL;
+    struct dlx_test_fail *of_subscription = who == SUBSCRIPTION ? fail : NULL;
+    uint64_t epoch = x->p->epoch;
+    dlx_test_server_stop();
+    dlx__subscription_read_notifications(x->s); /* it has ended */
+    dlx_test_server_start(NULL, NULL);
+    dlx_test_fail(of_publisher);
+    (void)publisher_goes_on(x->p, epoch, of_publisher);
+    dlx_test_fail(NULL);
+    ck_assert_msg(publisher_goes_on(x->p, epoch, NULL), "the publisher does not go on");
+    /* The publishers with which it tried to go on are gone. */
+    ck_assert_uint_eq(dlx_test_stream_daemon_info(x->c[0]).n_publishers, 1);
+    dlx_test_fail(of_subscription);
+    subscription_goes_on(x->s, of_subscription);
+    dlx_test_fail(NULL);
+}
+
 static int go_on(int who, struct dlx_test_fail *fail)
 {
     struct dlx_test_cast x = {.m = NULL};
@@ -189,21 +209,7 @@ static int go_on(int who, struct dlx_test_fail *fail)
     while (n < 4)
         publish_two(x.p, ++n);
     dlx_test_stream_take(x.s, 1);
-    dlx_test_server_stop();
-    dlx__subscription_read_notifications(x.s); /* it has ended */
-    dlx_test_server_start(NULL, NULL);
-    uint64_t epoch = x.p->epoch;
-    dlx_test_fail(who == PUBLISHER ? fail : NULL);
-    (void)publisher_goes_on(x.p, epoch, who == PUBLISHER ? fail : NULL);
-    dlx_test_fail(NULL);
-    ck_assert_msg(publisher_goes_on(x.p, epoch, NULL), "the publisher does not go on");
-    /* The publishers with which it tried to go on are gone. */
-    ck_assert_uint_eq(dlx_test_stream_daemon_info(x.c[0]).n_publishers, 1);
-    if (who == SUBSCRIPTION) {
-        dlx_test_fail(fail);
-        subscription_goes_on(x.s, fail);
-        dlx_test_fail(NULL);
-    }
+    change_daemon(&x, who, fail);
     publish_two(x.p, ++n);
     take_the_rest(x.s, (uint64_t)n, who == SUBSCRIPTION);
     x.s = dlx_subscription_unref(x.s);
@@ -266,18 +272,7 @@ static int go_on_working(int who, struct dlx_test_fail *fail)
     ok(dlx_message_done(m));
     dlx_message_unref(m);
     m = dlx_test_stream_next(x.s);
-    dlx_test_server_stop();
-    dlx__subscription_read_notifications(x.s); /* it has ended */
-    dlx_test_server_start(NULL, NULL);
-    uint64_t epoch = x.p->epoch;
-    dlx_test_fail(who == PUBLISHER ? fail : NULL);
-    (void)publisher_goes_on(x.p, epoch, who == PUBLISHER ? fail : NULL);
-    dlx_test_fail(NULL);
-    ck_assert_msg(publisher_goes_on(x.p, epoch, NULL), "the publisher does not go on");
-    ck_assert_uint_eq(dlx_test_stream_daemon_info(x.c[0]).n_publishers, 1);
-    dlx_test_fail(who == SUBSCRIPTION ? fail : NULL);
-    subscription_goes_on(x.s, who == SUBSCRIPTION ? fail : NULL);
-    dlx_test_fail(NULL);
+    change_daemon(&x, who, fail);
     publish_two(x.p, ++n);
     do_the_rest(&x, m, (uint64_t)n, who == SUBSCRIPTION);
     eventually(has_drained(&x));
