@@ -335,9 +335,15 @@ impl Receiver {
         self.acked += 1;
     }
 
-    /// Is there enough to say, beside saying it regularly?
+    /// How many acknowledgements have not been told.
+    pub fn owed(&self) -> u64 {
+        self.acked - self.told
+    }
+
+    /// Is there enough to say at once? The exporting side goes on meanwhile.
     pub fn is_due(&self) -> bool {
-        self.acked != self.told || self.consumed + self.window - self.granted >= self.window / 4
+        self.owed() >= MAX_UNACKED as u64 / 4
+            || self.consumed + self.window - self.granted >= self.window / 4
     }
 
     pub fn want(&mut self, close: bool, positions: impl FnOnce() -> Vec<Position>) -> Want {

@@ -21,6 +21,8 @@ use crate::{Every, lock, say};
 
 /// How often the other side hears of this one, at least.
 const REPEAT: Duration = Duration::from_secs(1);
+/// How long an acknowledgement waits for others.
+const FLUSH: Duration = Duration::from_millis(1);
 /// How long a publisher waits for a reliable subscriber, before this side is heard of again.
 const PUBLISH: Duration = Duration::from_millis(200);
 /// How long nobody subscribes until nothing is sent any more.
@@ -268,7 +270,12 @@ impl Import {
         let mut looked = Instant::now();
         let mut subscribed = Instant::now();
         loop {
-            self.inbox.mailbox.wait(None, REPEAT.saturating_sub(self.told.elapsed()));
+            let owes = self.receiver.owed() > 0;
+            let pause = if owes { FLUSH } else { REPEAT.saturating_sub(self.told.elapsed()) };
+            self.inbox.mailbox.wait(None, pause);
+            if owes && self.inbox.mailbox.len() == 0 {
+                self.want(false);
+            }
             if std::mem::take(&mut lock(&self.inbox.standing).again) {
                 self.restart();
             }

@@ -145,7 +145,7 @@ impl World {
                 arrival
             }
         };
-        if arrival == Arrival::Lost || self.receiver.is_due() {
+        if arrival == Arrival::Lost || self.receiver.is_due() || self.forth.is_empty() {
             self.want();
         }
     }
