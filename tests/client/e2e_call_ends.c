@@ -285,26 +285,13 @@ static void call_there_and_back(struct dlx_service *s, struct dlx_caller *k, int
     dlx_call_expect_reply(k, call, value + 1);
 }
 
-/* The client may have so many links: it tells the daemon what its open files allow. */
-static struct dlx_client *connect_with_links(rlim_t n)
-{
-    struct rlimit limit, low;
-    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    low = limit;
-    low.rlim_cur = 64 + 2 * n;
-    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
-    struct dlx_client *c = dlx_test_stream_connect();
-    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    return c;
-}
-
 TEST(a_worker_that_could_not_be_linked_to_a_caller_answers_it_later)
 {
     if (dlx_test_valgrind()) {
         puts("SKIP: valgrind keeps RLIMIT_NOFILE to itself");
         return;
     }
-    auto_client *c = connect_with_links(2), *others = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect_with_links(2), *others = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(others, "test/other", NULL);
     auto_service *s = dlx_call_service(others, NULL);
     auto_caller *k = dlx_call_caller(c, NULL);

@@ -179,14 +179,8 @@ static void answer(struct dlx_request *request)
 /* A worker that may have so many links; NULL: as many as its open files allow. */
 static void serve(int sock, const void *n_links)
 {
-    struct rlimit limit, low;
-    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    low = limit;
-    if (n_links)
-        low.rlim_cur = 64 + 2 * (rlim_t) * (const uint32_t *)n_links;
-    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
-    struct dlx_client *c = dlx_test_stream_connect(); /* it tells the daemon */
-    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    struct dlx_client *c = n_links ? dlx_test_stream_connect_with_links(*(const uint32_t *)n_links)
+                                   : dlx_test_stream_connect();
     struct dlx_service *s = NULL;
     struct dlx_request *request = NULL;
     ok(dlx_service_new(c, "test/svc", NULL, &s));

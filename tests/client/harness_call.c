@@ -2,16 +2,6 @@
 
 #include "tests/client/harness_call.h"
 
-void dlx_call_end_caller(struct dlx_caller **k)
-{
-    dlx_caller_unref(*k);
-}
-
-void dlx_call_end_service(struct dlx_service **s)
-{
-    dlx_service_unref(*s);
-}
-
 void dlx_call_end_request(struct dlx_request **request)
 {
     dlx_request_unref(*request);

@@ -20,8 +20,6 @@
     (&(const struct dlx_reply_args){.size = sizeof(struct dlx_reply_args), __VA_ARGS__})
 #define BYTES(text) (&(const struct dlx_bytes){.data = (text), .size = sizeof(text) - 1})
 
-#define auto_caller  DLX_TEST_AUTO(dlx_call_end_caller) struct dlx_caller
-#define auto_service DLX_TEST_AUTO(dlx_call_end_service) struct dlx_service
 #define auto_request DLX_TEST_AUTO(dlx_call_end_request) struct dlx_request
 
 #define dlx_call_no_request(s, timeout_ns)                                                         \
@@ -31,8 +29,6 @@
         ck_assert_msg(r_ == DLX_E_EMPTY || r_ == DLX_E_TIMEOUT, "%d %s", r_, dlx_errmsg());        \
     } while (0)
 
-void dlx_call_end_caller(struct dlx_caller **k);
-void dlx_call_end_service(struct dlx_service **s);
 void dlx_call_end_request(struct dlx_request **request);
 
 struct dlx_caller *dlx_call_caller(struct dlx_client *c, const struct dlx_caller_args *args);

@@ -3,6 +3,7 @@
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include <inttypes.h>
+#include <sys/resource.h>
 #include <time.h>
 
 struct dlx_test_daemon dlx_test_stream_daemon;
@@ -27,6 +28,18 @@ struct dlx_client *dlx_test_stream_connect(void)
     struct dlx_connect_args args = {
         .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = PATIENCE};
     ok(dlx_connect(&args, &c));
+    return c;
+}
+
+struct dlx_client *dlx_test_stream_connect_with_links(uint32_t n)
+{
+    struct rlimit limit, low;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    low = limit;
+    low.rlim_cur = 64 + 2 * (rlim_t)n;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+    struct dlx_client *c = dlx_test_stream_connect();
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     return c;
 }
 
@@ -292,6 +305,16 @@ void dlx_test_stream_end_tensor(DLManagedTensorVersioned **t)
 {
     if (*t)
         (*t)->deleter(*t);
+}
+
+void dlx_test_stream_end_caller(struct dlx_caller **k)
+{
+    dlx_caller_unref(*k);
+}
+
+void dlx_test_stream_end_service(struct dlx_service **s)
+{
+    dlx_service_unref(*s);
 }
 
 TCase *dlx_test_stream_case(const char *name)

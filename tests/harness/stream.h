@@ -36,6 +36,8 @@ TCase *dlx_test_stream_case(const char *name);
 void dlx_test_stream_add_daemon(TCase *tcase);
 
 struct dlx_client *dlx_test_stream_connect(void);
+/* The client may have so many links: it tells the daemon what its open files allow. */
+struct dlx_client *dlx_test_stream_connect_with_links(uint32_t n);
 DLManagedTensorVersioned *dlx_test_stream_alloc(struct dlx_publisher *p, int64_t n, int64_t value);
 void dlx_test_stream_publish(struct dlx_publisher *p, int64_t n, int64_t value);
 void dlx_test_stream_check(struct dlx_message *m, int64_t n, int64_t value);
@@ -139,11 +141,15 @@ struct dlx_message *dlx_test_pair_pass(struct dlx_test_pair *pair, int64_t n, in
 #define auto_subscription DLX_TEST_AUTO(dlx_test_stream_end_subscription) struct dlx_subscription
 #define auto_message      DLX_TEST_AUTO(dlx_test_stream_end_message) struct dlx_message
 #define auto_tensor       DLX_TEST_AUTO(dlx_test_stream_end_tensor) DLManagedTensorVersioned
+#define auto_caller       DLX_TEST_AUTO(dlx_test_stream_end_caller) struct dlx_caller
+#define auto_service      DLX_TEST_AUTO(dlx_test_stream_end_service) struct dlx_service
 #define auto_pair         DLX_TEST_AUTO(dlx_test_pair_end) struct dlx_test_pair
 void dlx_test_stream_end_client(struct dlx_client **c);
 void dlx_test_stream_end_publisher(struct dlx_publisher **p);
 void dlx_test_stream_end_subscription(struct dlx_subscription **s);
 void dlx_test_stream_end_message(struct dlx_message **m);
 void dlx_test_stream_end_tensor(DLManagedTensorVersioned **t);
+void dlx_test_stream_end_caller(struct dlx_caller **k);
+void dlx_test_stream_end_service(struct dlx_service **s);
 
 #endif

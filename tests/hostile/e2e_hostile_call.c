@@ -14,19 +14,6 @@
 #define N       8
 #define SOON_NS (SECOND / 20)
 
-#define auto_asker    DLX_TEST_AUTO(end_asker) struct dlx_caller
-#define auto_answerer DLX_TEST_AUTO(end_answerer) struct dlx_service
-
-static void end_asker(struct dlx_caller **k)
-{
-    dlx_caller_unref(*k);
-}
-
-static void end_answerer(struct dlx_service **s)
-{
-    dlx_service_unref(*s);
-}
-
 static struct dlx_caller *asker(struct dlx_client *c)
 {
     struct dlx_caller *k = NULL;
@@ -179,8 +166,8 @@ static struct dlx_service_stats stats_of(struct dlx_service *s)
 LOOP_TEST(a_request_with_absurd_numbers_harms_no_other_caller, 0, DLX_ARRAY_SIZE(requests))
 {
     auto_client *c = dlx_test_stream_connect(), *hostile = dlx_test_stream_connect();
-    auto_answerer *s = answerer(c);
-    auto_asker *k = asker(c);
+    auto_service *s = answerer(c);
+    auto_caller *k = asker(c);
     auto_publisher *p = dlx_test_stream_publisher(hostile, SVC, PUBLISHER(SERVICE_GROUPS));
     struct dlx_envelope envelope;
     size_t size = make_request(&envelope, (size_t)_i, 7);
@@ -202,8 +189,8 @@ LOOP_TEST(a_request_with_absurd_numbers_harms_no_other_caller, 0, DLX_ARRAY_SIZE
 TEST(a_caller_that_changes_its_inbox_is_refused)
 {
     auto_client *c = dlx_test_stream_connect(), *hostile = dlx_test_stream_connect();
-    auto_answerer *s = answerer(c);
-    auto_asker *k = asker(c);
+    auto_service *s = answerer(c);
+    auto_caller *k = asker(c);
     auto_publisher *p = dlx_test_stream_publisher(hostile, SVC, PUBLISHER(SERVICE_GROUPS));
     for (uint8_t n = 0; n < 20; n++) {
         struct dlx_envelope envelope;
@@ -221,8 +208,8 @@ TEST(replies_to_requests_of_others_are_no_results)
 {
     auto_client *c = dlx_test_stream_connect(), *hostile = dlx_test_stream_connect();
     auto_subscription *all = dlx_test_stream_subscribe(hostile, SVC, NULL);
-    auto_answerer *s = answerer(c);
-    auto_asker *k = asker(c);
+    auto_service *s = answerer(c);
+    auto_caller *k = asker(c);
     call_honestly(k, s, 1);
     auto_message *m = dlx_test_stream_next(all);
     struct dlx_envelope envelope = read_request(m);
@@ -320,7 +307,7 @@ static void lie_in_replies(struct impostor *x, enum reply_lie lie)
 LOOP_TEST(only_the_reply_to_a_call_is_its_result, 0, N_REPLIES)
 {
     auto_client *c = dlx_test_stream_connect(), *hostile = dlx_test_stream_connect();
-    auto_asker *k = asker(c);
+    auto_caller *k = asker(c);
     struct impostor x = {
         .in = dlx_test_stream_subscribe(hostile, SVC, SUBSCRIBE(.group = DLX_SERVICE_GROUP))};
     for (int64_t n = 1; n < 10; n++) {
@@ -360,7 +347,7 @@ static void fail_with_lie(struct impostor *x, enum reply_lie lie)
 LOOP_TEST(a_call_ends_though_its_worker_lies, N_REPLIES, N_REPLY_LIES)
 {
     auto_client *c = dlx_test_stream_connect(), *hostile = dlx_test_stream_connect();
-    auto_asker *k = asker(c);
+    auto_caller *k = asker(c);
     struct impostor x = {
         .in = dlx_test_stream_subscribe(hostile, SVC, SUBSCRIBE(.group = DLX_SERVICE_GROUP))};
     for (int64_t n = 1; n < 3; n++) {
@@ -378,7 +365,7 @@ LOOP_TEST(a_call_ends_though_its_worker_lies, N_REPLIES, N_REPLY_LIES)
         fails(dlx_call_take(k, 0, &result), DLX_E_NOT_FOUND, "");
     }
     impostor_end(&x);
-    auto_answerer *s = answerer(c);
+    auto_service *s = answerer(c);
     call_honestly(k, s, 50);
 }
 
@@ -402,12 +389,12 @@ static void flood(struct dlx_client *c, int tell, int arg)
 LOOP_TEST(a_flood_of_replies_does_not_stop_a_caller, 0, 2)
 {
     auto_client *c = dlx_test_stream_connect();
-    auto_asker *k = asker(c);
+    auto_caller *k = asker(c);
     struct dlx_test_liar liar = dlx_test_liar_spawn(flood, _i);
     uint64_t kept = begin_honest(k, 1, SECOND / 2);
     struct dlx_call_result result = {.size = sizeof result};
     dlx_test_liar_hear(liar.sock);
-    auto_answerer *s = answerer(c);
+    auto_service *s = answerer(c);
     for (int n = 0; n < 20; n++) {
         uint64_t start = dlx__now_ns(), call = begin_honest(k, n, SECOND / 10);
         (void)echo_all(s, SECOND / 1000);
