@@ -549,8 +549,7 @@ mod tests {
     fn copies_that_no_memory_can_hold_are_errors() {
         for n in [1 << 50, 1 << 62] {
             let (mut element, mut shape, mut strides) = (7_u16, [n], [0]);
-            let mut raw = sys::DLManagedTensorVersioned::default();
-            raw.dl_tensor = sys::DLTensor {
+            let dl_tensor = sys::DLTensor {
                 data: (&raw mut element).cast(),
                 device: sys::DLDevice { device_type: sys::kDLCPU, device_id: 0 },
                 ndim: 1,
@@ -559,6 +558,7 @@ mod tests {
                 strides: strides.as_mut_ptr(),
                 byte_offset: 0,
             };
+            let mut raw = sys::DLManagedTensorVersioned { dl_tensor, ..Default::default() };
             // SAFETY: every element lies in `element`, and there is no deleter.
             let tensor = unsafe { ManagedTensor::from_raw(&raw mut raw) };
             // SAFETY: likewise.
