@@ -383,25 +383,7 @@ TEST(an_observer_that_cannot_be)
     ck_assert_ptr_null(dlx_observer_unref(NULL));
 }
 
-TEST(observers_count_as_patterns)
-{
-    struct dlx_observer *o[1100];
-    auto_client *c = dlx_test_stream_connect();
-    size_t n = 0;
-    int r = 0;
-    while (r == 0 && n < DLX_ARRAY_SIZE(o)) {
-        r = dlx_observer_new(c, "a", NULL, &o[n]);
-        n += r == 0;
-    }
-    if (r == 0) /* as root, who has no limit of 1024 here */
-        ck_assert_uint_eq(n, DLX_ARRAY_SIZE(o));
-    else
-        fails(r, DLX_E_LIMIT, "patterns");
-    while (n > 0)
-        dlx_observer_unref(o[--n]);
-}
-
-/* Who sends on the socket of an observer violates the protocol. */
+/* A client that sends on the socket of an observer violates the protocol. */
 TEST(an_observer_says_nothing)
 {
     int control = dlx_test_hello(&dlx_test_stream_daemon, 10);

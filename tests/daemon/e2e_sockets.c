@@ -259,7 +259,23 @@ TEST(memory_that_would_stay_beyond_its_quota_is_refused)
     ok(dlx_publisher_new(c, "a", NULL, &p));
 }
 
-/* The new limit holds as soon as SIGHUP was handled; who is there stays. */
+TEST(observers_count_as_patterns)
+{
+    struct dlx_observer *o[3] = {NULL};
+    dlx_configured_start("[quota default]\npatterns = 3\n");
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, "cam/*", NULL);
+    ok(dlx_observer_new(c, "cam/a", NULL, &o[0]));
+    ok(dlx_observer_new(c, "cam/**", NULL, &o[1]));
+    fails(dlx_observer_new(c, "cam/a", NULL, &o[2]), DLX_E_LIMIT,
+          "uses 3 and may have 3 (quota patterns)");
+    o[1] = dlx_observer_unref(o[1]);
+    eventually(dlx_observer_new(c, "cam/a", NULL, &o[2]) == 0);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(o); i++)
+        dlx_observer_unref(o[i]);
+}
+
+/* The new limit holds as soon as SIGHUP was handled; a client that is there stays. */
 TEST(sighup_lowers_a_limit_for_what_is_new)
 {
     auto_publisher *third = NULL;
