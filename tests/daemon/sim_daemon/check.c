@@ -274,6 +274,8 @@ void check_all(void)
     if (!w.queued) {
         check_descriptors();
         int64_t expected = fds_of_daemon() + check_fds_of_peers() + w.store;
+        if (w.open_fds != expected)
+            sim_print_fds();
         MUST(w.open_fds == expected, "%jd descriptors are open, expected %jd", w.open_fds,
              expected);
     }

@@ -216,6 +216,18 @@ int sim_count_fds(void)
     return n;
 }
 
+void sim_print_fds(void)
+{
+    for (int fd = 0; fd < FDS; fd++) {
+        char name[64], file[128];
+        (void)snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+        ssize_t n = readlink(name, file, sizeof file);
+        if (n > 0)
+            fprintf(stderr, "descriptor %d: %.*s, kind %d\n", fd, (int)n, file,
+                    (int)w.fds[fd].kind);
+    }
+}
+
 static const uid_t uids[USERS] = {500, 0, 1001};
 
 WRAP(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *size))

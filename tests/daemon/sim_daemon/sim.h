@@ -382,6 +382,7 @@ bool sim_refuse(void); /* does this call of the daemon fail for lack of somethin
 void sim_note_stall(struct sub *s);
 int sim_dup(int fd);
 int sim_count_fds(void); /* as the kernel has them */
+void sim_print_fds(void);
 bool is_dead(const struct proc *c);
 int sim_eventfd(void);
 ino_t sim_inode(int fd);
