@@ -17,7 +17,8 @@
 #   FUZZ_RUNS=n T='take topic'          `make fuzz`: executions of a target, and which targets
 #   BENCH_ARGS= HOSTILE_ARGS=           passed to bench/run, bench/run-gpu and tests/hostile/run
 #   TURNS_ARGS=                         passed to tests/hostile/turns.py
-#   CARGO=cargo                         for `make rust` and `make check-rust`
+#   CARGO=cargo                         for `make rust`, `check-rust` and `install-rust`
+#   RUST_PROFILE=release                what of it `make install-rust` builds and installs
 #   PYTHON=python3                      for `make python`, `make check-python` and the tools
 #   INTEROP_PYTHON=python3              a Python with the frameworks: check-interop, bench-python
 #   CHECK_GPU_DRIVER=file               `make check-gpu`: a driver instead of libcuda.so.1
@@ -25,7 +26,8 @@
 #   CUDA_INCLUDE=dir HIP_INCLUDE=dir    where cuda.h and hip/ are; empty: build without
 #   PREFIX DESTDIR BINDIR LIBDIR        where `make install` puts things
 #   INCLUDEDIR PKGCONFIGDIR CMAKEDIR    headers, pkg-config and CMake files
-#   MANDIR BASHDIR ZSHDIR FISHDIR       manual pages and shell completion
+#   MANDIR DOCDIR                       manual pages, and licences of the Rust programs
+#   BASHDIR ZSHDIR FISHDIR              shell completion
 #   SYSCONFDIR UNITDIR SYSTEMUNITDIR    configuration, systemd units of users and of the system
 #   SYSUSERSDIR TMPFILESDIR             systemd's users and temporary files
 #

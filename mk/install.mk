@@ -14,6 +14,7 @@ SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
 SYSCONFDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/etc,$(PREFIX)/etc)
 MANDIR ?= $(PREFIX)/share/man
+DOCDIR ?= $(PREFIX)/share/doc
 BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
@@ -89,6 +90,8 @@ INSTALLED = $(call from_to,$(BUILD),$(BINDIR),$(notdir $(DAEMON_BIN))) \
 # Links, likewise.
 INSTALLED_LINKS = $(notdir $(SOREAL)):$(LIBDIR)/$(SONAME) $(SONAME):$(LIBDIR)/libdlx.so \
     $(notdir $(GPU_SOREAL)):$(LIBDIR)/$(GPU_SONAME)
+install_files = for p in $(1); do if [ -x "$${p%%:*}" ]; then mode=755; else mode=644; fi; \
+    $(INSTALL) -D -m $$mode "$${p%%:*}" '$(D)'"$${p\#*:}"; done
 installed_at = $(foreach p,$(1),'$(D)$(lastword $(subst :, ,$(p)))')
 
 .PHONY: install install-check uninstall
@@ -104,8 +107,7 @@ install: all man $(COMPLETION)/.made ## install under PREFIX (/usr/local), below
 	for u in $(foreach f,user system,$(UNITS:%=$(f)/%)); do \
 	    $(fill_in) systemd/$$u >$(STAGE)/$$u; done
 	$(fill_in) systemd/dlpackd.conf >$(STAGE)/dlpackd.conf
-	for p in $(INSTALLED); do if [ -x "$${p%%:*}" ]; then mode=755; else mode=644; fi; \
-	    $(INSTALL) -D -m $$mode "$${p%%:*}" '$(D)'"$${p#*:}"; done
+	$(call install_files,$(INSTALLED))
 	for p in $(INSTALLED_LINKS); do ln -sf "$${p%%:*}" '$(D)'"$${p#*:}"; done
 	$(INSTALL) -d '$(D)$(dir $(CONFIG))conf.d'
 	if [ -e '$(D)$(CONFIG)' ]; then echo '$(CONFIG) is there: it stays as it is'; \
@@ -115,9 +117,10 @@ install: all man $(COMPLETION)/.made ## install under PREFIX (/usr/local), below
 install-check: all ## install somewhere, use it from there with pkg-config and CMake, uninstall
 	+@tools/install-check
 
-uninstall: ## remove what `make install` put there; a configuration that was changed stays
-	rm -f $(call installed_at,$(INSTALLED) $(INSTALLED_LINKS))
+uninstall: ## remove what was installed there; a configuration that was changed stays
+	rm -f $(call installed_at,$(INSTALLED) $(INSTALLED_LINKS) $(RUST_INSTALLED))
 	if $(fill_in) systemd/dlpackd.conf | cmp -s - '$(D)$(CONFIG)'; then rm '$(D)$(CONFIG)'; fi
 	-rmdir --ignore-fail-on-non-empty '$(D)$(DLPACKDIR)/dlpack' '$(D)$(DLPACKDIR)' \
 	    '$(D)$(INCLUDEDIR)/dlx' '$(D)$(CMAKEDIR)' "$$(dirname '$(D)$(CMAKEDIR)')" \
-	    '$(D)$(dir $(CONFIG))conf.d' '$(D)$(dir $(CONFIG))' 2>/dev/null
+	    '$(D)$(dir $(CONFIG))conf.d' '$(D)$(dir $(CONFIG))' \
+	    $(RUST_PACKAGES:%='$(D)$(DOCDIR)/%') 2>/dev/null

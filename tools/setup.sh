@@ -7,6 +7,7 @@
 #
 #   tools/setup.sh [--lint] [--model] [--bench] [--faults] [--interop] [--wheel] [--deb] [--docs]
 #                  [--containers] [--mutants] [--rust] [--no-venv]
+#   tools/setup.sh --has-cargo      only says, by its status, whether there is a cargo for --rust
 #
 # On Debian and its relatives it asks dpkg what is missing and apt for it, with sudo when not root.
 # On another system it looks for the tools and libraries themselves and names what is not found.
@@ -49,6 +50,7 @@ venv=yes
 interop=
 mutants=
 cargo_wanted=
+cargo_asked=
 audit=
 types=
 site=
@@ -68,9 +70,10 @@ for arg in "$@"; do
         want+=("${rust[@]}")
         cargo_wanted=yes
         ;;
+    --has-cargo) cargo_asked=yes ;;
     --no-venv) venv= ;;
     --help | -h)
-        sed -n '4,13s/^# \{0,1\}//p' "$0"
+        sed -n '4,14s/^# \{0,1\}//p' "$0"
         exit 0
         ;;
     *)
@@ -86,6 +89,7 @@ cargo_is_new() {
     version=$("${CARGO:-cargo}" --version 2>/dev/null | cut -d' ' -f2)
     [ -n "$version" ] && printf '%s\n' "$cargo_min" "$version" | sort -VC
 }
+if [ -n "$cargo_asked" ]; then cargo_is_new; exit; fi
 if [ -n "$cargo_wanted" ] && ! cargo_is_new; then
     if command -v cargo rustc rustup >/dev/null; then
         echo "tools/setup.sh: $(command -v cargo rustc rustup | head -n 1) is there, and no cargo" \
