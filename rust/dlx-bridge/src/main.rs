@@ -46,13 +46,33 @@ Carries topics of dlpackd between machines: see dlx-bridge(1).
   --wait-daemon[=TIME]
                      wait for a daemon that is not up: without a limit, or for TIME, such as 2, 0.5
                      or 100ms; 30 s by default
+  --json             report what goes wrong as lines of JSON
   --help, --version  print this text, or the version
 ";
+
+/// --json: say() writes objects.
+static SAYS_JSON: AtomicBool = AtomicBool::new(false);
 
 /// Says something on stderr. It goes nowhere if that is closed.
 pub fn say(what: fmt::Arguments<'_>) {
     use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "dlx-bridge: {what}");
+    let _ = if SAYS_JSON.load(Ordering::Relaxed) {
+        writeln!(std::io::stderr(), "{{\"message\": {}}}", json_string(&what.to_string()))
+    } else {
+        writeln!(std::io::stderr(), "dlx-bridge: {what}")
+    };
+}
+
+fn json_string(text: &str) -> String {
+    let mut json = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => json.extend(['\\', c]),
+            c if c < ' ' => json += &format!("\\u{:04x}", c as u32),
+            c => json.push(c),
+        }
+    }
+    json + "\""
 }
 
 /// A panic in another thread leaves what it locked as it is; all that is locked here is valid
@@ -97,6 +117,10 @@ fn arguments() -> Result<Option<Config>, String> {
             "--version" => {
                 println!("dlx-bridge {}", env!("CARGO_PKG_VERSION"));
                 return Ok(None);
+            }
+            "--json" => {
+                SAYS_JSON.store(true, Ordering::Relaxed);
+                continue;
             }
             "--listen" => value.unwrap_or_else(|| "127.0.0.1".into()),
             "--wait-daemon" => value.unwrap_or_default(),
@@ -252,4 +276,20 @@ fn carry(
 
 fn list(endpoints: &[String]) -> String {
     if endpoints.is_empty() { "nothing".into() } else { endpoints.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_and_times_are_those_of_dlxctl() {
+        assert_eq!(json_string("a \"b\" \\ \n"), r#""a \"b\" \\ \u000a""#);
+        assert_eq!(parse_time("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_time("250000000ns"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_time("5min"), Ok(Duration::from_secs(300)));
+        for bad in ["", "x", "-1", "1 week", "nan"] {
+            assert!(parse_time(bad).is_err(), "{bad}");
+        }
+    }
 }

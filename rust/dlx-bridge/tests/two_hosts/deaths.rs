@@ -139,6 +139,8 @@ fn bridges_without_a_daemon_end_when_they_are_told() {
     let blocked = || base.bridge_status("SigBlk:", 16) >> (libc::SIGTERM - 1) & 1 == 1;
     wait_until("signals are waited for", blocked);
     assert_ends(&mut base);
-    base.start_bridge(&["--import", "**", "--wait-daemon=10ms"]);
+    base.start_bridge(&["--import", "**", "--wait-daemon=10ms", "--json"]);
     assert!(!base.wait_bridge(), "there is no daemon");
+    let said = base.read("bridge");
+    assert!(said.starts_with("{\"message\": \"") && said.ends_with("\"}\n"), "{said}");
 }
