@@ -123,4 +123,4 @@ uninstall: ## remove what was installed there; a configuration that was changed 
 	-rmdir --ignore-fail-on-non-empty '$(D)$(DLPACKDIR)/dlpack' '$(D)$(DLPACKDIR)' \
 	    '$(D)$(INCLUDEDIR)/dlx' '$(D)$(CMAKEDIR)' "$$(dirname '$(D)$(CMAKEDIR)')" \
 	    '$(D)$(dir $(CONFIG))conf.d' '$(D)$(dir $(CONFIG))' \
-	    $(RUST_PACKAGES:%='$(D)$(DOCDIR)/%') 2>/dev/null
+	    $(wildcard $(RUST_PACKAGES:%=$(D)$(DOCDIR)/%)) 2>/dev/null

@@ -55,6 +55,6 @@ while read -r pattern; do
 done < <(cat debian/dlx-{bridge,record}.install)
 
 "${make[@]}" uninstall >/dev/null 2>&1
-left=$(find "$top" -type f)
+left=$(find "$top" -type f -o -type d -name "dlx-*")
 [ -z "$left" ] || fail "left are $left"
 echo "install_rust: $n_files files, each in one package"
