@@ -96,7 +96,6 @@ const Dlx__Wire__GroupEntry *dlx_worker_listed(void)
     const Dlx__Wire__GroupList *list =
         dlx_test_call_for(dlx_served_client, LIST_GROUPS(.topic = WIRE_TEXT("t")), BODY(GROUP_LIST))
             ->group_list;
-    ck_assert_uint_eq(list->n_entries, 1);
-    ck_assert(!list->more);
+    ck_assert_uint_eq(list->n_entries, 1); /* a step may end before the list */
     return list->entries[0];
 }
