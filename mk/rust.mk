@@ -20,7 +20,7 @@ RUST_INSTALLED = $(call from_to,$(RUST_OUT),$(BINDIR),$(RUST_PROGRAMS)) \
     $(STAGE)/system/dlx-bridge.service:$(SYSTEMUNITDIR)/dlx-bridge.service \
     $(foreach p,$(RUST_PACKAGES),$(STAGE)/$(p).licences:$(DOCDIR)/$(p)/LICENCES)
 
-.PHONY: rust check-rust check-bridge bench-bridge rust-programs install-rust
+.PHONY: rust check-rust check-bridge bench-bridge bench-record rust-programs install-rust
 rust: $(LIB_BIN) ## build the Rust crates in build/rust (cargo 1.89 or later)
 	@$(RUST_SETUP)
 	+$(Q)cd rust && env $(RUST_ENV) \
@@ -50,6 +50,12 @@ rust-programs: $(LIB_BIN)
 	@$(RUST_SETUP)
 	+$(Q)cd rust && env $(RUST_ENV) \
 	    $(CARGO) build --locked --profile $(RUST_PROFILE) $(RUST_PROGRAMS:%=--bin %)
+
+bench-record: ## the speed of dlx-record, beside dd, with some GB of disk
+	@$(RUST_SETUP)
+	+@$(SUBMAKE) all
+	+$(Q)cd rust && env $(RUST_ENV) $(CARGO) build --locked --release --bin dlx-record
+	@bench/record '$(BUILD)' '$(BUILD)'/rust/release/dlx-record $(ROUNDS)
 
 install-rust: $(if $(RUST_BUILT),,rust-programs)
 install-rust: ## install the Rust programs under PREFIX, after `make install`
