@@ -45,7 +45,7 @@ struct dlx_observer {
     uint64_t round;                       /* counts how often all is told */
     struct observed_object *first, *last; /* the queue */
     bool tells_all;                       /* DLX_OBSERVED_ALL comes after the queue */
-    struct observed_object *told_gone;    /* freed by the next call */
+    struct observed_object *told_gone;    /* freed by the next dlx_observer_next() */
 
     uint64_t next_try_ns; /* without a daemon */
     uint64_t pause_ns;
@@ -375,10 +375,8 @@ static int read_observed(struct dlx_observer *o)
 static int observer_begin(struct dlx_observer *o, const char *what)
 {
     dlx__error_clear();
-    if (o && !dlx__forked(o->generation) && dlx__turn_begin(&o->turn)) {
-        o->told_gone = object_free(o->told_gone);
+    if (o && !dlx__forked(o->generation) && dlx__turn_begin(&o->turn))
         return 0;
-    }
     return dlx__turn_refuse(what, "observer", o ? &o->generation : NULL, o ? o->topic : NULL);
 }
 
@@ -435,6 +433,7 @@ int dlx_observer_next(struct dlx_observer *o, int64_t timeout_ns, struct dlx_obs
     int r = observer_begin(o, "dlx_observer_next");
     if (r < 0)
         return r;
+    o->told_gone = object_free(o->told_gone);
     r = observer_next(o, timeout_ns, ret);
     dlx__turn_end(&o->turn);
     return r;

@@ -66,7 +66,7 @@ struct dlx_observed {
     uint32_t retain;           /**< likewise */
     int64_t retain_for_ns;     /**< likewise: 0, or a time, or DLX_RETAIN_LATCHED */
     uint32_t n_groups;         /**< likewise */
-    const char *const *groups; /**< likewise; valid until the next call on this observer */
+    const char *const *groups; /**< likewise; valid until the next dlx_observer_next() */
 
     uint32_t mode;           /**< of a subscription: enum dlx_mode */
     bool reliable;           /**< of a subscription: as in struct dlx_subscribe_args */

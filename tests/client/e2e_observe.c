@@ -249,6 +249,21 @@ TEST(a_descriptor_tells_that_something_has_changed)
     ck_assert(!is_readable(fd, 0));
 }
 
+TEST(names_of_groups_stay_until_the_next_change_is_asked_for)
+{
+    auto_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = dlx_test_stream_publisher(
+        c, "a", PUBLISHER(.groups = (const char *const[]){"g"}, .n_groups = 1));
+    auto_observer *o = observe(c, "a", NULL);
+    (void)expect_observed(o, DLX_OBSERVED_PUBLISHER, false, "a");
+    expect_all_told(o);
+    dlx_publisher_unref(p);
+    struct dlx_observed x = expect_observed(o, DLX_OBSERVED_PUBLISHER, true, "a");
+    ck_assert_int_ge(dlx_observer_fd(o), 0);
+    ck_assert_uint_eq(x.n_groups, 1);
+    ck_assert_str_eq(x.groups[0], "g");
+}
+
 /* There was something to tell when it was made, and no packet brings that again. */
 TEST(a_descriptor_that_is_asked_for_late_becomes_quiet)
 {
