@@ -79,8 +79,9 @@ struct dlx_caller {
     uint8_t token[DLX_TOKEN_SIZE];
     uint64_t last_call;
     uint32_t n_unheard; /* workers that were not linked to the inbox, or not in time */
-    char unheard[DLX_EVENT_REASON_SIZE + 32]; /* why the last of them was not; "": none */
-    struct slot *slots;                       /* [max_in_flight] */
+    char unheard[DLX_EVENT_REASON_SIZE + 32]; /* why the last of them was not */
+    uint64_t unheard_call; /* it concerns no later call than this one; 0: there was none */
+    struct slot *slots;    /* [max_in_flight] */
     uint32_t max_in_flight;
     uint32_t n_async; /* WAITING or GONE, and not is_sync */
     uint32_t free;    /* first of a list */
@@ -302,7 +303,7 @@ static bool is_lost(const struct dlx_caller *k, struct slot *slot, uint64_t pass
         slot->done_ns = now;
     if (now - slot->done_ns < REPLY_LATE_NS)
         return false;
-    const char *refusal = *k->unheard ? k->unheard : k->inbox->untold.refusal;
+    const char *refusal = slot->call <= k->unheard_call ? k->unheard : k->inbox->untold.refusal;
     dlx__fail(DLX_E_WORKER_GONE,
               "topic %s: the request was done, or given up since its workers died again and again, "
               "and no reply came%s%s",
@@ -319,6 +320,7 @@ static void hear_of_workers(struct dlx_caller *k, uint64_t now)
             k->dying_until_ns = now + DYING_NS;
         if (event.kind == DLX_EVENT_UNSEEN) {
             k->n_unheard++;
+            k->unheard_call = k->last_call;
             (void)snprintf(k->unheard, sizeof k->unheard, "worker (pid %u): %s", event.pid,
                            event.reason);
         }

@@ -439,7 +439,7 @@ TEST(a_worker_that_has_yet_to_come_to_another_daemon_serves)
     dlx_call_expect_reply(k, call, 6);
 }
 
-/* The worker comes to the new daemon before the caller does, who has yet to subscribe there. */
+/* The worker comes to the new daemon before the caller, which has yet to subscribe there. */
 TEST(the_first_request_of_a_caller_outlives_a_killed_daemon)
 {
     auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
