@@ -15,7 +15,7 @@
 
 TEST(a_call_returns_its_reply)
 {
-    struct dlx_test_peer worker = dlx_call_begin_elsewhere(dlx_call_serve_elsewhere);
+    struct dlx_test_peer worker = dlx_test_peer_begin(dlx_call_serve_elsewhere);
     auto_client *c = dlx_test_stream_connect();
     auto_caller *k = dlx_call_caller(c, NULL);
     ok(dlx_caller_wait(k, PATIENCE));
@@ -116,7 +116,7 @@ TEST(replies_in_any_order_find_their_calls)
 
 TEST(a_call_waits_while_others_are_in_flight)
 {
-    struct dlx_test_peer worker = dlx_call_begin_elsewhere(dlx_call_serve_elsewhere);
+    struct dlx_test_peer worker = dlx_test_peer_begin(dlx_call_serve_elsewhere);
     auto_client *c = dlx_test_stream_connect();
     auto_caller *k = dlx_call_caller(c, NULL);
     uint64_t before = dlx_call_ask(k, 1, NULL);

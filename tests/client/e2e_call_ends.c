@@ -12,7 +12,7 @@
 
 TEST(a_caller_learns_at_once_that_its_worker_died)
 {
-    struct dlx_test_peer worker = dlx_call_begin_elsewhere(dlx_call_keep_elsewhere);
+    struct dlx_test_peer worker = dlx_test_peer_begin(dlx_call_keep_elsewhere);
     auto_client *c = dlx_test_stream_connect();
     auto_caller *k = dlx_call_caller(c, NULL);
     char words[64];
@@ -36,7 +36,7 @@ TEST(a_caller_learns_at_once_that_its_worker_died)
 
 TEST(a_caller_learns_that_its_worker_died_also_from_a_daemon_that_hangs)
 {
-    struct dlx_test_peer worker = dlx_call_begin_elsewhere(dlx_call_keep_elsewhere);
+    struct dlx_test_peer worker = dlx_test_peer_begin(dlx_call_keep_elsewhere);
     auto_client *c = dlx_test_stream_connect();
     auto_caller *k = dlx_call_caller(c, NULL);
     struct dlx_call_result none = {.size = sizeof none};
@@ -53,7 +53,7 @@ TEST(a_caller_learns_that_its_worker_died_also_from_a_daemon_that_hangs)
 
 TEST(another_worker_answers_what_is_idempotent)
 {
-    struct dlx_test_peer worker = dlx_call_begin_elsewhere(dlx_call_keep_elsewhere);
+    struct dlx_test_peer worker = dlx_test_peer_begin(dlx_call_keep_elsewhere);
     auto_client *c = dlx_test_stream_connect();
     auto_caller *k = dlx_call_caller(c, NULL);
     uint64_t call = dlx_call_ask(k, 1, CALL(.idempotent = true));
@@ -71,7 +71,7 @@ TEST(another_worker_answers_what_is_idempotent)
 
 TEST(another_worker_tells_what_the_caller_does_not_see)
 {
-    struct dlx_test_peer worker = dlx_call_begin_elsewhere(dlx_call_keep_elsewhere);
+    struct dlx_test_peer worker = dlx_test_peer_begin(dlx_call_keep_elsewhere);
     auto_client *c = dlx_test_stream_connect();
     auto_caller *k = dlx_call_caller(c, NULL);
     uint64_t call = dlx_call_ask(k, 1, NULL);
@@ -98,8 +98,8 @@ TEST(a_killed_caller_leaves_nothing)
     size_t n_daemon_fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     auto_service *s = dlx_call_service(c, NULL);
     size_t n_fds = dlx_test_n_fds();
-    struct dlx_test_peer waits = dlx_call_begin_elsewhere(dlx_call_ask_elsewhere);
-    struct dlx_test_peer served = dlx_call_begin_elsewhere(dlx_call_ask_elsewhere);
+    struct dlx_test_peer waits = dlx_test_peer_begin(dlx_call_ask_elsewhere);
+    struct dlx_test_peer served = dlx_test_peer_begin(dlx_call_ask_elsewhere);
     for (int n = 0; n < 2; n++)
         dlx_call_answer_next(s);
     dlx_test_peer_hear(&served);
@@ -177,7 +177,7 @@ TEST(a_caller_is_told_that_a_worker_left_before_its_reply_was_seen)
 TEST(requests_of_a_killed_caller_are_not_started)
 {
     auto_client *c = dlx_test_stream_connect();
-    struct dlx_test_peer caller = dlx_call_begin_elsewhere(dlx_call_ask_elsewhere);
+    struct dlx_test_peer caller = dlx_test_peer_begin(dlx_call_ask_elsewhere);
     dlx_test_peer_kill(&caller);
     eventually(n_publishers(c) == 0);
     auto_service *s = dlx_call_service(c, NULL);
@@ -189,7 +189,7 @@ TEST(a_worker_sees_that_the_caller_was_killed)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_service *s = dlx_call_service(c, SERVICE(.max_held = 2));
-    struct dlx_test_peer caller = dlx_call_begin_elsewhere(dlx_call_ask_elsewhere);
+    struct dlx_test_peer caller = dlx_test_peer_begin(dlx_call_ask_elsewhere);
     auto_request *request = dlx_call_next(s);
     ck_assert(!dlx_request_cancelled(request));
     dlx_test_peer_kill(&caller);
@@ -245,7 +245,7 @@ TEST(several_callers_and_workers)
     struct dlx_test_peer workers[3];
     pthread_t threads[4];
     for (int i = 0; i < 3; i++)
-        workers[i] = dlx_call_begin_elsewhere(dlx_call_serve_elsewhere);
+        workers[i] = dlx_test_peer_begin(dlx_call_serve_elsewhere);
     for (int i = 0; i < 4; i++)
         threads[i] = dlx_test_stream_thread(call_in_thread, NULL);
     for (int i = 0; i < 4; i++)
@@ -393,7 +393,7 @@ TEST(an_inbox_is_in_no_list_and_matches_no_pattern)
 
 TEST(calls_go_on_with_another_daemon)
 {
-    struct dlx_test_peer worker = dlx_call_begin_elsewhere(dlx_call_serve_elsewhere);
+    struct dlx_test_peer worker = dlx_test_peer_begin(dlx_call_serve_elsewhere);
     auto_client *c = dlx_test_stream_connect();
     auto_caller *k = dlx_call_caller(c, NULL);
     for (int64_t round = 0; round < 3; round++) {

@@ -446,7 +446,7 @@ TEST(undone_messages_outlive_their_publisher_and_go_when_they_are_done)
 
 TEST(another_worker_takes_what_a_killed_one_had)
 {
-    struct dlx_test_peer peer = dlx_queue_begin_elsewhere(dlx_queue_take_one);
+    struct dlx_test_peer peer = dlx_test_peer_begin(dlx_queue_take_one);
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
     dlx_test_stream_publish(p, N, 1);
@@ -463,7 +463,7 @@ TEST(another_worker_takes_what_a_killed_one_had)
 
 TEST(a_worker_that_comes_takes_what_the_last_one_had_when_it_was_killed)
 {
-    struct dlx_test_peer peer = dlx_queue_begin_elsewhere(dlx_queue_take_one);
+    struct dlx_test_peer peer = dlx_test_peer_begin(dlx_queue_take_one);
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
     publish_all(p, 1, 2);
@@ -477,7 +477,7 @@ TEST(a_worker_that_comes_takes_what_the_last_one_had_when_it_was_killed)
 
 TEST(a_stopped_worker_keeps_what_it_has)
 {
-    struct dlx_test_peer peer = dlx_queue_begin_elsewhere(dlx_queue_take_one);
+    struct dlx_test_peer peer = dlx_test_peer_begin(dlx_queue_take_one);
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
     publish_all(p, 1, 2);

@@ -28,7 +28,7 @@ static void begin_to_give_back(struct dlx_test_peer *parent)
 
 TEST(a_worker_that_is_killed_while_it_gives_back_has_given_back)
 {
-    struct dlx_test_peer peer = dlx_queue_begin_elsewhere(begin_to_give_back);
+    struct dlx_test_peer peer = dlx_test_peer_begin(begin_to_give_back);
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
     dlx_test_stream_publish(p, N, 1);
@@ -124,7 +124,7 @@ TEST(a_take_that_finds_only_a_dead_letter_leaves_its_result_alone)
 /* A worker that never waits, since there is always a message. */
 TEST(a_busy_worker_hears_of_a_killed_one)
 {
-    struct dlx_test_peer peer = dlx_queue_begin_elsewhere(dlx_queue_take_one);
+    struct dlx_test_peer peer = dlx_test_peer_begin(dlx_queue_take_one);
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS, .depth = 4096));
     auto_subscription *s = NULL;
@@ -276,7 +276,7 @@ static void fork_with_a_message(struct dlx_test_peer *parent)
 
 TEST(a_child_of_a_worker_does_not_keep_what_that_had)
 {
-    struct dlx_test_peer peer = dlx_queue_begin_elsewhere(fork_with_a_message);
+    struct dlx_test_peer peer = dlx_test_peer_begin(fork_with_a_message);
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
     dlx_test_stream_publish(p, N, 1);

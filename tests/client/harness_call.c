@@ -149,17 +149,6 @@ void dlx_call_ask_elsewhere(struct dlx_test_peer *parent)
     pause();
 }
 
-struct dlx_test_peer dlx_call_begin_elsewhere(void (*part)(struct dlx_test_peer *parent))
-{
-    struct dlx_test_peer peer = dlx_test_fork_peer();
-    if (peer.pid == 0) {
-        part(&peer);
-        _exit(0);
-    }
-    dlx_test_peer_hear(&peer);
-    return peer;
-}
-
 void dlx_call_there_and_back(struct dlx_caller *k, int64_t n, int64_t value)
 {
     const struct dlx_item item = {.tensor = dlx_call_question(k, n, value)};

@@ -53,8 +53,6 @@ void dlx_call_no_result(struct dlx_caller *k);
 struct dlx_caller_stats dlx_call_caller_stats(struct dlx_caller *k);
 struct dlx_service_stats dlx_call_service_stats(struct dlx_service *s);
 
-/* Runs `part` in a process of its own, until that has said so. */
-struct dlx_test_peer dlx_call_begin_elsewhere(void (*part)(struct dlx_test_peer *parent));
 /* A part: serves, says so, and answers until it is killed. */
 void dlx_call_serve_elsewhere(struct dlx_test_peer *parent);
 /* A part: serves, says so, takes a request, says so, and keeps it until it is killed. */

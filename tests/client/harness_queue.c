@@ -22,17 +22,6 @@ void dlx_queue_do(struct dlx_subscription *s, uint64_t n, uint32_t attempt)
     ok(dlx_message_done(m));
 }
 
-struct dlx_test_peer dlx_queue_begin_elsewhere(void (*part)(struct dlx_test_peer *parent))
-{
-    struct dlx_test_peer peer = dlx_test_fork_peer();
-    if (peer.pid == 0) {
-        part(&peer);
-        _exit(0);
-    }
-    dlx_test_peer_hear(&peer);
-    return peer;
-}
-
 void dlx_queue_take_one(struct dlx_test_peer *parent)
 {
     struct dlx_subscription *s = dlx_queue_worker(dlx_test_stream_connect());

@@ -19,8 +19,6 @@ struct dlx_message *dlx_queue_next(struct dlx_subscription *s);
 /* Takes message `n`, in this delivery, and says that it is done. */
 void dlx_queue_do(struct dlx_subscription *s, uint64_t n, uint32_t attempt);
 
-/* Runs `part` in a process of its own, until that has said so. */
-struct dlx_test_peer dlx_queue_begin_elsewhere(void (*part)(struct dlx_test_peer *parent));
 /* A part: subscribes, says so, takes a message, says so, and waits for its end. */
 void dlx_queue_take_one(struct dlx_test_peer *parent);
 

@@ -167,6 +167,17 @@ void dlx_test_peer_hear(const struct dlx_test_peer *peer)
     dlx_test_hear(peer->sock);
 }
 
+struct dlx_test_peer dlx_test_peer_begin(void (*part)(struct dlx_test_peer *parent))
+{
+    struct dlx_test_peer peer = dlx_test_fork_peer();
+    if (peer.pid == 0) {
+        part(&peer);
+        _exit(0);
+    }
+    dlx_test_peer_hear(&peer);
+    return peer;
+}
+
 void dlx_test_peer_join(struct dlx_test_peer *peer)
 {
     dlx_test_fork_join(peer->pid);

@@ -57,6 +57,8 @@ struct dlx_test_peer {
 struct dlx_test_peer dlx_test_fork_peer(void);
 void dlx_test_peer_say(const struct dlx_test_peer *peer);
 void dlx_test_peer_hear(const struct dlx_test_peer *peer);
+/* In the parent: runs `part` in a child, and returns when the child has said so. */
+struct dlx_test_peer dlx_test_peer_begin(void (*part)(struct dlx_test_peer *parent));
 /* In the parent: dlx_test_fork_join() or dlx_test_fork_kill(). */
 void dlx_test_peer_join(struct dlx_test_peer *peer);
 void dlx_test_peer_kill(struct dlx_test_peer *peer);
