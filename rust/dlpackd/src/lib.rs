@@ -115,7 +115,7 @@ pub use subscription::{
     Ends, History, Messages, Mode, Spin, SubscribeOptions, Subscription, SubscriptionStats,
 };
 pub use tensor::{Layout, Loan, ManagedTensor, Outgoing, Strided, Tensor};
-pub use time::FOREVER;
+pub use time::{FOREVER, parse_time};
 
 /// The version of the library that is loaded.
 pub fn version() -> &'static str {

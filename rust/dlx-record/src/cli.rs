@@ -77,7 +77,7 @@ pub struct DaemonArgs {
     #[arg(short, long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Wait until a daemon is up, at most for TIME; start none
-    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = time)]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = dlx::parse_time)]
     wait_daemon: Option<Option<Duration>>,
 }
 
@@ -92,32 +92,6 @@ impl fmt::Display for DaemonArgs {
             write!(f, ", at most {limit:?}")?;
         }
         Ok(())
-    }
-}
-
-/// The value of an option that is a time, as dlxctl reads it: a number of seconds, or with a unit.
-pub fn time(text: &str) -> std::result::Result<Duration, String> {
-    const UNITS: [(&str, f64); 8] = [
-        ("", 1e9),
-        ("ns", 1.0),
-        ("us", 1e3),
-        ("ms", 1e6),
-        ("s", 1e9),
-        ("min", 60e9),
-        ("h", 3600e9),
-        ("d", 86_400e9),
-    ];
-    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = UNITS.iter().find(|(unit, _)| *unit == &text[number.len()..]);
-    let number = if number == text { number } else { number.trim_end_matches(' ') };
-    let ns = unit
-        .filter(|_| number.starts_with(|c: char| c == '.' || c.is_ascii_digit()))
-        .and_then(|(_, factor)| Some(number.parse::<f64>().ok()? * factor))
-        .filter(|&ns| ns <= 1e18)
-        .ok_or("not a time from 0 to 1000000000 seconds, like 2, 0.5, 100ms or 5min")?;
-    match (ns + 0.5) as u64 {
-        0 => Err("must be more than 0".into()),
-        ns => Ok(Duration::from_nanos(ns)),
     }
 }
 
@@ -162,33 +136,6 @@ pub fn end(program: &str, result: Result<()>) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_those_of_dlxctl() {
-        for (text, ns) in [
-            ("2", 2_000_000_000),
-            ("0.25", 250_000_000),
-            ("1e-3", 1_000_000),
-            ("7ns", 7),
-            ("1.5us", 1500),
-            ("100ms", 100_000_000),
-            ("100 ms", 100_000_000),
-            ("3s", 3_000_000_000),
-            ("2min", 120_000_000_000),
-            ("1h", 3_600_000_000_000),
-            ("1d", 86_400_000_000_000),
-            ("1e9", 1_000_000_000_000_000_000),
-            (".5s", 500_000_000),
-        ] {
-            assert_eq!(time(text), Ok(Duration::from_nanos(ns)), "{text}");
-        }
-        for text in [
-            "", "-1", "inf", "nan", "0x1p3", "0X1", "1.2.3", "2e9", " 1", "1 ", "ms", "1m", "1S",
-            "s1", "1e400", "1sec", "+1", "1ms2", "1,5", "11575d", "0", "0.1ns", "1\u{b5}s",
-        ] {
-            assert!(time(text).is_err(), "{text:?}");
-        }
-    }
 
     #[test]
     fn amounts_have_three_digits() {

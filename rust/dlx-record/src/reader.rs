@@ -17,7 +17,7 @@ use memmap2::Mmap;
 use crate::schema::{self, Kind};
 use crate::{Failure, Result};
 
-/// A file that is open. Nobody may shorten it meanwhile: a read behind its end is a bus error.
+/// A file that is open. No program may shorten it meanwhile: a read behind its end is a bus error.
 #[derive(Debug)]
 pub struct Recording {
     name: String,

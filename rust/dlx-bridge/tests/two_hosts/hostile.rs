@@ -330,7 +330,7 @@ fn write_config(host: &Host, lines: &str, folder: &Path, authority: &str) -> Pat
     file
 }
 
-/// The rules of docs/BRIDGE.md, with which robot1 can be nobody else.
+/// The rules of docs/BRIDGE.md, with which robot1 can speak for no other machine.
 #[test]
 fn access_rules_bind_hosts_to_their_certificates() {
     let address = format!("127.0.0.1:{}", free_port());

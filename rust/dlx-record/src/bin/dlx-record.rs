@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use dlx_record::cli::{DaemonArgs, Stop, amount, end, print, time};
+use dlx_record::cli::{DaemonArgs, Stop, amount, end, print};
 use dlx_record::reader::{Recording, Summary};
 use dlx_record::recorder::{Options, record};
 use dlx_record::{Result, schema};
@@ -45,7 +45,7 @@ struct Args {
     #[arg(long)]
     no_images: bool,
     /// End after so long: a number of seconds, or a time like 100ms and 5min
-    #[arg(short, long, value_name = "TIME", value_parser = time)]
+    #[arg(short, long, value_name = "TIME", value_parser = dlx::parse_time)]
     duration: Option<Duration>,
     /// End after so many messages
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

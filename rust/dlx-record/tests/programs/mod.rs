@@ -78,7 +78,7 @@ pub fn play(daemon: &Daemon, input: &Path, args: &[&str]) -> Program {
 }
 
 impl Program {
-    /// Nobody reads its standard error any more.
+    /// Closes the reading end of its standard error.
     pub fn close_stderr(&self) {
         drop(self.0.lock().unwrap().stderr.take());
     }
