@@ -116,8 +116,8 @@ static void global_check(void *into, struct argp_state *state)
     if (known)
         argp_failure(state, CLI_FAILURE, 0,
                      "'%s' is a program of its own, and is not installed: install the package %s, "
-                     "or from the source by `make install-rust`, or put dlxctl-%s or dlx-%s into "
-                     "a folder of $PATH",
+                     "run `make install-rust` in the source, or put dlxctl-%s or dlx-%s into a "
+                     "folder of $PATH",
                      word, known->package, word, word);
     else
         fail_unknown_command(state, word);

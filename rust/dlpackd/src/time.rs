@@ -17,8 +17,8 @@ pub(crate) fn to_ns_or_default(time: Option<Duration>) -> i64 {
     time.map_or(0, |time| to_ns(time.max(Duration::from_nanos(1))))
 }
 
-/// Reads the value of an option as dlxctl does: a number of seconds, or with one of the units ns, us,
-/// ms, s, min, h and d. Fails with words that follow the name of the option.
+/// Reads the value of an option as dlxctl does: a number of seconds, or with one of the units ns,
+/// us, ms, s, min, h and d. Fails with words that follow the name of the option.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     const UNITS: [(&str, f64); 8] = [
         ("", 1e9),

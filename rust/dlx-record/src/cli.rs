@@ -77,7 +77,8 @@ pub struct DaemonArgs {
     #[arg(short, long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Wait until a daemon is up, at most for TIME; start none
-    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = dlx::parse_time)]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true,
+        value_parser = dlx::parse_time)]
     wait_daemon: Option<Option<Duration>>,
 }
 

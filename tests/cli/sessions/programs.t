@@ -11,11 +11,11 @@ libexec folder, or on PATH.
 What is not installed is named, with its package.
 
   $ for name in record play bridge; do refused $name --info run.mcap; echo $?; done
-  dlxctl: 'record' is a program of its own, and is not installed: install the package dlx-record, or from the source by `make install-rust`, or put dlxctl-record or dlx-record into a folder of $PATH
+  dlxctl: 'record' is a program of its own, and is not installed: install the package dlx-record, run `make install-rust` in the source, or put dlxctl-record or dlx-record into a folder of $PATH
   1
-  dlxctl: 'play' is a program of its own, and is not installed: install the package dlx-record, or from the source by `make install-rust`, or put dlxctl-play or dlx-play into a folder of $PATH
+  dlxctl: 'play' is a program of its own, and is not installed: install the package dlx-record, run `make install-rust` in the source, or put dlxctl-play or dlx-play into a folder of $PATH
   1
-  dlxctl: 'bridge' is a program of its own, and is not installed: install the package dlx-bridge, or from the source by `make install-rust`, or put dlxctl-bridge or dlx-bridge into a folder of $PATH
+  dlxctl: 'bridge' is a program of its own, and is not installed: install the package dlx-bridge, run `make install-rust` in the source, or put dlxctl-bridge or dlx-bridge into a folder of $PATH
   1
 
 One on PATH gets its arguments, and its status is that of dlxctl. The other places go before it, and
