@@ -54,6 +54,7 @@ static bool fails_now(const char *call, const int errors[DLX_TEST_FAIL_WAYS])
         errors[fail->way] == 0)
         return false;
     fail->error = errors[fail->way];
+    fail->was_last_way = fail->way + 1 == DLX_TEST_FAIL_WAYS || errors[fail->way + 1] == 0;
     fail->call = call; /* after what is asked for then */
     errno = errors[fail->way];
     return true;
@@ -288,7 +289,7 @@ static bool next_point(struct dlx_test_fail *fail)
     size_t at = fail->at, way = fail->way + 1;
     if (at > 0 && !fail->call && way == 1)
         return false;
-    if (at == 0 || !fail->call || way == DLX_TEST_FAIL_WAYS) {
+    if (at == 0 || !fail->call || fail->was_last_way) {
         at++;
         way = 0;
     }

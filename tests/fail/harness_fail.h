@@ -22,6 +22,7 @@ struct dlx_test_fail {
     uint64_t for_ns;  /* and those of so long */
     uint64_t until_ns;
     atomic_int error;
+    bool was_last_way;          /* `call` has no further errors */
     _Atomic(const char *) call; /* the one that failed, NULL: none yet; any thread may ask */
 };
 
