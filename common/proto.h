@@ -14,7 +14,7 @@
 
 /* "Versions" in docs/PROTOCOL.md says what each of them means. */
 #define DLX_PROTO_MAJOR 2U
-#define DLX_PROTO_MINOR 9U
+#define DLX_PROTO_MINOR 10U
 
 /* 16 KiB of canonical flat input unpack to less than this: 16 list entries and their strings. */
 #define DLX_PROTO_ARENA_SIZE 65536U

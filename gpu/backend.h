@@ -109,9 +109,10 @@ struct dlx_gpu_api {
     int (*wait_stream)(int32_t device, void *stream);
     void *(*own)(int32_t device);
     int (*wait_work)(const struct dlx_gpu_work *work);
-    /* See dlx__gpu_check_range() and dlx__gpu_copy(). */
+    /* See dlx__gpu_check_range() and what follows it. */
     int (*check_range)(int32_t device, const void *ptr, uint64_t size);
     int (*copy)(int32_t device, void *to, const void *from, uint64_t size, void *stream);
+    int (*copy_to_host)(int32_t device, void *to, const void *from, uint64_t size);
     /* See dlx__gpu_retain() to dlx__gpu_unpin(). */
     int (*retain)(int32_t device);
     void (*release)(int32_t device);

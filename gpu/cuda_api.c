@@ -74,6 +74,7 @@ const struct dlx_gpu_api dlx__cuda_api = {
     .wait_work = dlx__cuda_wait_work,
     .check_range = dlx__cuda_check_range,
     .copy = dlx__cuda_copy,
+    .copy_to_host = dlx__cuda_copy_to_host,
     .retain = dlx__cuda_retain,
     .release = dlx__cuda_release,
     .pin = dlx__cuda_pin,

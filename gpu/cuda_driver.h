@@ -56,6 +56,7 @@
     X(cuEventSynchronize)                                                                          \
     X(cuEventDestroy)                                                                              \
     X(cuMemcpyDtoDAsync)                                                                           \
+    X(cuMemcpyDtoHAsync)                                                                           \
     X(cuMemsetD32Async)                                                                            \
     X(cuIpcGetMemHandle)                                                                           \
     X(cuIpcOpenMemHandle)                                                                          \
@@ -161,6 +162,7 @@ int dlx__cuda_wait_stream(int32_t device, void *stream);
 void *dlx__cuda_own_context(int32_t device);
 int dlx__cuda_wait_work(const struct dlx_gpu_work *work);
 int dlx__cuda_copy(int32_t device, void *to, const void *from, uint64_t size, void *stream);
+int dlx__cuda_copy_to_host(int32_t device, void *to, const void *from, uint64_t size);
 int dlx__cuda_event_record(int32_t device, void *stream, struct dlx_gpu_event *ret);
 /* Returns 1 if it was not reached and is not to be waited for (`block`). */
 int dlx__cuda_event_wait(const struct dlx_gpu_event *event, bool block);

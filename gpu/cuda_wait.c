@@ -122,6 +122,33 @@ static int enter_for_copy(const struct dlx_cuda *cu, int32_t device, CUstream *s
     return r < 0 ? r : dlx__cuda_enter(cu, device, ret);
 }
 
+/* Wait for a copy that was queued, or was refused with `result`. */
+static int finish_copy(const struct dlx_cuda *cu, CUresult result, CUstream stream, uint64_t size,
+                       int32_t device)
+{
+    if (result == CUDA_SUCCESS)
+        result = cu->cuStreamSynchronize(stream);
+    return result == CUDA_SUCCESS
+               ? 0
+               : dlx__cuda_fail(cu, result, "cannot copy %llu bytes on CUDA device %d",
+                                (unsigned long long)size, device);
+}
+
+int dlx__cuda_copy_to_host(int32_t device, void *to, const void *from, uint64_t size)
+{
+    const struct dlx_cuda *cu;
+    struct dlx_cuda_scope scope;
+    int r = dlx__cuda(&cu);
+    if (r == 0)
+        r = dlx__cuda_enter(cu, device, &scope);
+    if (r < 0)
+        return r;
+    CUresult result = cu->cuMemcpyDtoHAsync(to, dlx__cuda_ptr(from), size, CU_STREAM_PER_THREAD);
+    r = finish_copy(cu, result, CU_STREAM_PER_THREAD, size, device);
+    dlx__cuda_leave(&scope);
+    return r;
+}
+
 int dlx__cuda_copy(int32_t device, void *to, const void *from, uint64_t size, void *on_stream)
 {
     const struct dlx_cuda *cu;
@@ -136,11 +163,7 @@ int dlx__cuda_copy(int32_t device, void *to, const void *from, uint64_t size, vo
     if (r == 0) {
         CUresult result =
             cu->cuMemcpyDtoDAsync(dlx__cuda_ptr(to), dlx__cuda_ptr(from), size, stream);
-        if (result == CUDA_SUCCESS)
-            result = cu->cuStreamSynchronize(stream);
-        if (result != CUDA_SUCCESS)
-            r = dlx__cuda_fail(cu, result, "cannot copy %llu bytes on CUDA device %d",
-                               (unsigned long long)size, device);
+        r = finish_copy(cu, result, stream, size, device);
     }
     dlx__cuda_leave(&scope);
     return r;

@@ -106,6 +106,14 @@ int dlx__gpu_copy(int32_t device_type, int32_t device, void *to, const void *fro
     return r < 0 ? r : api->copy(device, to, from, size, stream);
 }
 
+int dlx__gpu_copy_to_host(int32_t device_type, int32_t device, void *to, const void *from,
+                          uint64_t size)
+{
+    const struct dlx_gpu_api *api = NULL;
+    int r = dlx__gpu_is_forked() ? dlx__gpu_fail_forked() : dlx__gpu_api(device_type, &api);
+    return r < 0 ? r : api->copy_to_host(device, to, from, size);
+}
+
 int dlx__gpu_event_record(int32_t device_type, int32_t device, void *stream,
                           struct dlx_gpu_event *ret, bool *ret_waited)
 {

@@ -64,6 +64,10 @@ int dlx__gpu_check_range(int32_t device_type, int32_t device, const void *ptr, u
 int dlx__gpu_copy(int32_t device_type, int32_t device, void *to, const void *from, uint64_t size,
                   void *stream);
 
+/* Copy memory of the GPU, which no work on it writes, to memory of the host, and wait for that. */
+int dlx__gpu_copy_to_host(int32_t device_type, int32_t device, void *to, const void *from,
+                          uint64_t size);
+
 /*
  * The work that is on a stream now; the stream is as of dlx__gpu_wait_stream(). Returns 1 if it is
  * not done: dlx__gpu_event_wait() waits for it, and dlx__gpu_event_end() follows. Returns 0 if it

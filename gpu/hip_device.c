@@ -213,6 +213,7 @@ const struct dlx_gpu_api dlx__hip_api = {
     .wait_work = dlx__hip_wait_work,
     .check_range = check_range,
     .copy = dlx__hip_copy,
+    .copy_to_host = dlx__hip_copy_to_host,
     .retain = dlx__hip_retain,
     .release = dlx__hip_release,
     .pin = dlx__hip_pin,

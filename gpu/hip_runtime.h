@@ -46,6 +46,7 @@
     X(hipDeviceSynchronize)                                                                        \
     X(hipStreamDestroy)                                                                            \
     X(hipMemcpyDtoDAsync)                                                                          \
+    X(hipMemcpyDtoHAsync)                                                                          \
     X(hipMemsetD32Async)                                                                           \
     X(hipHostRegister)                                                                             \
     X(hipHostUnregister)
@@ -83,6 +84,7 @@ void dlx__hip_leave(const struct dlx_hip *hip, const struct dlx_hip_scope *befor
 int dlx__hip_wait_stream(int32_t device, void *stream);
 int dlx__hip_wait_work(const struct dlx_gpu_work *work);
 int dlx__hip_copy(int32_t device, void *to, const void *from, uint64_t size, void *stream);
+int dlx__hip_copy_to_host(int32_t device, void *to, const void *from, uint64_t size);
 
 /* gpu/hip_host.c */
 int dlx__hip_retain(int32_t device);

@@ -37,12 +37,15 @@ int dlx__hip_wait_stream(int32_t device, void *stream)
 }
 
 /* On a stream of the current device that neither waits for others nor delays them. */
-static int copy_now(const struct dlx_hip *hip, void *to, const void *from, uint64_t size)
+static int copy_now(const struct dlx_hip *hip, void *to, const void *from, uint64_t size,
+                    bool to_host)
 {
     hipStream_t stream;
     hipError_t error = hip->hipStreamCreateWithFlags(&stream, hipStreamNonBlocking);
     if (error == hipSuccess) {
-        error = hip->hipMemcpyDtoDAsync(to, (void *)(uintptr_t)from, size, stream);
+        void *memory = (void *)(uintptr_t)from;
+        error = to_host ? hip->hipMemcpyDtoHAsync(to, memory, size, stream)
+                        : hip->hipMemcpyDtoDAsync(to, memory, size, stream);
         if (error == hipSuccess)
             error = hip->hipStreamSynchronize(stream);
         (void)hip->hipStreamDestroy(stream);
@@ -63,7 +66,21 @@ int dlx__hip_copy(int32_t device, void *to, const void *from, uint64_t size, voi
         return r;
     r = hip_wait_sync(hip, stream);
     if (r == 0)
-        r = copy_now(hip, to, from, size);
+        r = copy_now(hip, to, from, size, false);
+    dlx__hip_leave(hip, &before);
+    return r;
+}
+
+int dlx__hip_copy_to_host(int32_t device, void *to, const void *from, uint64_t size)
+{
+    const struct dlx_hip *hip;
+    struct dlx_hip_scope before;
+    int r = dlx__hip(&hip);
+    if (r == 0)
+        r = dlx__hip_enter(hip, device, &before);
+    if (r < 0)
+        return r;
+    r = copy_now(hip, to, from, size, true);
     dlx__hip_leave(hip, &before);
     return r;
 }

@@ -31,9 +31,10 @@ POSIX_TESTS := $(filter-out e2e_memory e2e_debug e2e_hostile_uid e2e_hostile_mem
 # Stories about GPUs that are told of HIP's backend, too: of all programs that call a backend but
 # test_standin*, which are about the stand-in.
 HIP_TESTS := $(if $(HIP_STANDIN),e2e_gpu e2e_gpu_alloc e2e_gpu_containers e2e_gpu_contexts \
-    e2e_gpu_deaths e2e_gpu_gates e2e_gpu_imports e2e_gpu_keep e2e_gpu_keep_users e2e_gpu_library \
-    e2e_gpu_order e2e_gpu_peers e2e_gpu_pin e2e_gpu_range e2e_gpu_refusals e2e_gpu_release \
-    e2e_gpu_retain e2e_gpu_stage e2e_gpu_stream test_gpu_memory test_gpu_share test_keeper)
+    e2e_gpu_deaths e2e_gpu_gates e2e_gpu_host e2e_gpu_imports e2e_gpu_keep e2e_gpu_keep_users \
+    e2e_gpu_library e2e_gpu_order e2e_gpu_peers e2e_gpu_pin e2e_gpu_range e2e_gpu_refusals \
+    e2e_gpu_release e2e_gpu_retain e2e_gpu_stage e2e_gpu_stream test_gpu_memory test_gpu_share \
+    test_keeper)
 
 .PHONY: check golden check-build check-programs standin check-gpu check-gpu-programs \
     check-gpu-archive fault-programs soak-programs hostile-programs fuzz-programs \
@@ -69,9 +70,9 @@ conformance: ## the conformance suite with each language that is built (T=case: 
 # Nothing is installed or fetched for it: a machine with a GPU may have no network. The questions
 # come first.
 CHECK_GPU_PROGRAMS := gpu_facts test_gpu_memory test_gpu_share e2e_gpu e2e_gpu_alloc e2e_gpu_order \
-    e2e_gpu_retain e2e_gpu_stage e2e_gpu_containers e2e_gpu_release e2e_gpu_stream e2e_gpu_gates \
-    e2e_gpu_deaths e2e_gpu_pin e2e_gpu_contexts e2e_gpu_refusals e2e_gpu_range e2e_gpu_keep \
-    e2e_gpu_words
+    e2e_gpu_retain e2e_gpu_stage e2e_gpu_host e2e_gpu_containers e2e_gpu_release e2e_gpu_stream \
+    e2e_gpu_gates e2e_gpu_deaths e2e_gpu_pin e2e_gpu_contexts e2e_gpu_refusals e2e_gpu_range \
+    e2e_gpu_keep e2e_gpu_words
 check-gpu: ## tests on the GPU of this machine; without one it says so
 	+@$(RUN_ENV) CHECK_GPU_DRIVER='$(CHECK_GPU_DRIVER)' \
 	    MAKE_PROGRAMS='$(SUBMAKE) -s check-gpu-programs' MAKE_PYTHON='$(SUBMAKE) -s python' \

@@ -110,6 +110,8 @@ struct dlx_shm_entry {
 
 #define DLX_SHM_BLOCKED_ALWAYS 1U
 
+#define DLX_SHM_WAITING (UINT64_C(1) << 63)
+
 struct dlx_shm_control {
     /* The newest message; 0 if there is none. The writer stores it after `gen` of the entry, so it
      * may be one batch behind. Joining and lapped readers, mode LATEST and reports use it. */
@@ -140,6 +142,11 @@ struct dlx_shm_control {
     /* The newest message that was copied from an earlier control block; 0: none was. Declared
      * groups find the rest of what they have to do there: dlx_shm_carried(). */
     dlx_atomic_u64 moved_at;
+    /* For reports only: how long publishes have waited for room. While one waits, its bit
+     * DLX_SHM_WAITING is set, and the rest is the time of its beginning less the time of earlier
+     * waits: so one load tells the sum. dlx_shm_waited(). */
+    dlx_atomic_u64 waited;
+    dlx_atomic_u64 waits_since; /* when the last wait began, CLOCK_MONOTONIC */
 
     struct dlx_shm_entry entries[];
 };
@@ -412,6 +419,15 @@ struct dlx_shm_former_source {
     char topic[DLX_SHM_FORMER_TOPIC_SIZE]; /* with a terminating 0 */
 };
 
+/* The sum that the word `waited` tells at this time, in nanoseconds. A peer wrote it. */
+static inline uint64_t dlx_shm_waited(uint64_t waited, uint64_t now_ns)
+{
+    uint64_t since = waited & ~DLX_SHM_WAITING;
+    if (!(waited & DLX_SHM_WAITING))
+        return waited;
+    return now_ns > since ? now_ns - since : 0;
+}
+
 /* ---- sizes and places ---------------------------------------------------------------------- */
 
 /* The number of entries for a publisher that leaves `window` messages in the ring: twice as many,
@@ -508,6 +524,8 @@ DLX_SHM_AT(dlx_shm_control, published, 128);
 DLX_SHM_AT(dlx_shm_control, copied_bytes, 152);
 DLX_SHM_AT(dlx_shm_control, refused, 160);
 DLX_SHM_AT(dlx_shm_control, moved_at, 168);
+DLX_SHM_AT(dlx_shm_control, waited, 176);
+DLX_SHM_AT(dlx_shm_control, waits_since, 184);
 DLX_SHM_AT(dlx_shm_control, entries, 192);
 DLX_SHM_AT(dlx_shm_entry, words, 8);
 _Static_assert(sizeof(struct dlx_shm_entry) == 64, "entry");

@@ -199,9 +199,18 @@ static int send_request(struct dlx_client *c, const Dlx__Wire__Packet *request,
     }
 }
 
+int dlx__call_fail_kicked(const struct dlx_client *c)
+{
+    return dlx__fail(DLX_E_KICKED,
+                     "dlpackd at %s has disconnected this program, %s" DLX_KICKED_REMEDY, c->path,
+                     c->goodbye_text);
+}
+
 /* Each call looks for a daemon at the same place, and finds one that was started meanwhile. */
 static int fail_lost(const struct dlx_client *c)
 {
+    if (dlx__call_was_kicked(c))
+        return dlx__call_fail_kicked(c);
     bool is_named = c->path_kind == DLX_DAEMON_NAMED;
     const char *remedy = is_named                            ? "run dlpackd --socket="
                          : c->path_kind == DLX_DAEMON_SYSTEM ? "start the machine's again"
@@ -241,6 +250,8 @@ int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
         if (r < 0)
             return r;
         note_goodbye(c, reply);
+        if (reply->body_case == DLX__WIRE__PACKET__BODY_DISCONNECT && dlx__call_was_kicked(c))
+            return lose(c, dlx__call_fail_kicked(c));
         if (reply->body_case == DLX__WIRE__PACKET__BODY_DISCONNECT)
             return lose(c, dlx__fail(DLX_E_DISCONNECTED, "dlpackd at %s disconnects: %s", c->path,
                                      reply->disconnect->text));
@@ -735,16 +746,22 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
 
 /* ---- the end of a connection ----------------------------------------------------------------- */
 
-/* The daemon sends a Disconnect before it ends this client's objects and closes the connection. */
+/* The daemon sends a Disconnect before it ends this client's objects and closes the connection.
+ * Replies for which no call waits any more come before it. */
 void dlx__call_hear_goodbye(struct dlx_client *c)
 {
     const Dlx__Wire__Packet *packet;
     if (c->sock < 0)
-        return;
+        return; /* a client that never greeted has no buffers either */
     struct dlx_packet *into = &c->call->packet;
-    ssize_t n = recv(c->sock, into->data, sizeof into->data, MSG_PEEK | MSG_DONTWAIT);
-    if (n > 0 && dlx__proto_unpack(&c->call->arena, into->data, (size_t)n, &packet) == 0)
-        note_goodbye(c, packet);
+    bool is_over;
+    ssize_t n;
+    do {
+        is_over = dlx__packet_hung_up(c->sock); /* else another call reads it */
+        n = recv(c->sock, into->data, sizeof into->data, MSG_DONTWAIT | (is_over ? 0 : MSG_PEEK));
+        if (n > 0 && dlx__proto_unpack(&c->call->arena, into->data, (size_t)n, &packet) == 0)
+            note_goodbye(c, packet);
+    } while (is_over && n > 0);
     dlx__error_clear();
 }
 

@@ -192,6 +192,17 @@ int dlx__call_former_new(struct dlx_client *c, uint32_t n_regions, uint32_t n_so
                          uint64_t *ret_size, int *ret_fd);
 int dlx__call_former_ready(struct dlx_client *c, uint32_t n_regions, uint32_t n_sources);
 
+/* Did an operator have the daemon disconnect this client (dlx_kick())? Then it never connects
+ * again. The caller has the lock. */
+static inline bool dlx__call_was_kicked(const struct dlx_client *c)
+{
+    return c->goodbye == DLX_E_KICKED;
+}
+/* What errors of kicked programs end with. */
+#define DLX_KICKED_REMEDY ": it does not connect again by itself (dlx_connect() does)"
+/* Returns DLX_E_KICKED, with who it was. Likewise. */
+int dlx__call_fail_kicked(const struct dlx_client *c);
+
 /* Reads why the daemon is about to close the connection, for dlx__client_goodbye(). The caller has
  * the lock. */
 void dlx__call_hear_goodbye(struct dlx_client *c);

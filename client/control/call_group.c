@@ -68,17 +68,12 @@ int dlx_list_groups(struct dlx_client *c, const char *topic, dlx_group_info_fn f
     const Dlx__Wire__Packet *reply;
     char after[DLX_TOPIC_MAX + 1] = "";
     bool more = true;
-    dlx__error_clear();
-    int r = DLX_NAME_NULL(0, "dlx_list_groups", {"client", c}, {"fn", (void *)(uintptr_t)fn});
-    if (r == 0 && topic)
-        r = dlx__pattern_check(topic);
-    if (r == 0)
-        r = dlx__client_ensure(c);
+    int r = dlx__call_begin_list(c, "dlx_list_groups", (void *)(uintptr_t)fn, topic);
     if (r < 0)
         return r;
-    dlx_cleanup(dlx__freep) struct dlx_group_info *page = malloc(DLX_CALL_PAGE_MAX * sizeof *page);
+    dlx_cleanup(dlx__freep) struct dlx_group_info *page = dlx__call_new_page(sizeof *page);
     if (!page)
-        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a page of the list");
+        return DLX_E_NO_MEMORY;
     body.topic = (char *)(uintptr_t)(topic ? topic : "");
     body.after_topic = after;
     while (more) {
@@ -112,15 +107,12 @@ int dlx_list_claims(struct dlx_client *c, uint64_t publisher, uint32_t group, dl
     Dlx__Wire__Packet request = DLX_PACKET(LIST_CLAIMS, list_claims, &body);
     const Dlx__Wire__Packet *reply;
     bool more = true;
-    dlx__error_clear();
-    int r = DLX_NAME_NULL(0, "dlx_list_claims", {"client", c}, {"fn", (void *)(uintptr_t)fn});
-    if (r == 0)
-        r = dlx__client_ensure(c);
+    int r = dlx__call_begin_list(c, "dlx_list_claims", (void *)(uintptr_t)fn, NULL);
     if (r < 0)
         return r;
-    dlx_cleanup(dlx__freep) struct dlx_claim_info *page = malloc(DLX_CALL_PAGE_MAX * sizeof *page);
+    dlx_cleanup(dlx__freep) struct dlx_claim_info *page = dlx__call_new_page(sizeof *page);
     if (!page)
-        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a page of the list");
+        return DLX_E_NO_MEMORY;
     body.publisher = publisher;
     body.group = group;
     while (more) {

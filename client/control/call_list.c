@@ -16,11 +16,7 @@
 #define BEHIND_SINCE  6U
 #define REFUSED_SINCE 7U
 #define GONE_SINCE    7U
-
-static void copy_text(char *dst, size_t size, const char *src)
-{
-    (void)snprintf(dst, size, "%s", src ? src : "");
-}
+#define TIMES_SINCE   10U
 
 static void publisher_info(const struct dlx_client *c, const Dlx__Wire__PublisherEntry *e,
                            struct dlx_publisher_info *ret)
@@ -43,9 +39,14 @@ static void publisher_info(const struct dlx_client *c, const Dlx__Wire__Publishe
         .retained = e->retained,
         .refused = c->minor < REFUSED_SINCE ? DLX_REFUSED_UNKNOWN : e->refused,
         .former = e->former,
+        .copied = c->minor < TIMES_SINCE ? DLX_FIGURE_UNKNOWN : e->copied,
+        .copied_bytes = c->minor < TIMES_SINCE ? DLX_FIGURE_UNKNOWN : e->copied_bytes,
+        .blocked_ns = c->minor < TIMES_SINCE ? DLX_FIGURE_UNKNOWN : e->blocked_ns,
+        .blocked_at_ns = e->blocked_at_ns,
+        .for_everybody = e->for_everybody,
     };
-    copy_text(ret->topic, sizeof ret->topic, e->topic);
-    copy_text(ret->client_name, sizeof ret->client_name, e->client_name);
+    dlx__call_copy_text(ret->topic, sizeof ret->topic, e->topic);
+    dlx__call_copy_text(ret->client_name, sizeof ret->client_name, e->client_name);
 }
 
 static void link_info(const struct dlx_client *c, const Dlx__Wire__LinkEntry *e,
@@ -70,8 +71,27 @@ static void link_info(const struct dlx_client *c, const Dlx__Wire__LinkEntry *e,
         .is_publisher = e->is_publisher,
         .former_bytes = e->former_bytes,
         .behind = c->minor < BEHIND_SINCE ? DLX_BEHIND_UNKNOWN : e->behind,
+        .next_ns = e->next_ns,
+        .held_ns = e->held_ns,
     };
-    copy_text(ret->client_name, sizeof ret->client_name, e->client_name);
+    dlx__call_copy_text(ret->client_name, sizeof ret->client_name, e->client_name);
+}
+
+int dlx__call_begin_list(struct dlx_client *c, const char *call, const void *fn, const char *topic)
+{
+    dlx__error_clear();
+    int r = DLX_NAME_NULL(0, call, {"client", c}, {"fn", fn});
+    if (r == 0 && topic)
+        r = dlx__pattern_check(topic);
+    return r == 0 ? dlx__client_ensure(c) : r;
+}
+
+void *dlx__call_new_page(size_t entry_size)
+{
+    void *page = malloc(DLX_CALL_PAGE_MAX * entry_size);
+    if (!page)
+        (void)dlx__fail(DLX_E_NO_MEMORY, "out of memory for a page of the list");
+    return page;
 }
 
 int dlx__call_check_list(const struct dlx_client *c, size_t n, bool more)
@@ -90,19 +110,13 @@ static int list_publishers(struct dlx_client *c, const char *topic, bool gone,
     const Dlx__Wire__Packet *reply;
     char after[DLX_TOPIC_MAX + 1] = "";
     bool more = true;
-    dlx__error_clear();
-    int r = DLX_NAME_NULL(0, gone ? "dlx_list_gone_publishers" : "dlx_list_publishers",
-                          {"client", c}, {"fn", (void *)(uintptr_t)fn});
-    if (r == 0 && topic)
-        r = dlx__pattern_check(topic);
-    if (r == 0)
-        r = dlx__client_ensure(c);
+    int r = dlx__call_begin_list(c, gone ? "dlx_list_gone_publishers" : "dlx_list_publishers",
+                                 (void *)(uintptr_t)fn, topic);
     if (r < 0)
         return r;
-    dlx_cleanup(dlx__freep) struct dlx_publisher_info *page =
-        malloc(DLX_CALL_PAGE_MAX * sizeof *page);
+    dlx_cleanup(dlx__freep) struct dlx_publisher_info *page = dlx__call_new_page(sizeof *page);
     if (!page)
-        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a page of the list");
+        return DLX_E_NO_MEMORY;
     body.topic = (char *)(uintptr_t)(topic ? topic : "");
     body.after_topic = after;
     body.gone = gone;
@@ -152,9 +166,9 @@ int dlx__call_list_links(struct dlx_client *c, uint64_t publisher, int64_t timeo
     Dlx__Wire__Packet request = DLX_PACKET(LIST_LINKS, list_links, &body);
     const Dlx__Wire__Packet *reply;
     bool more = true;
-    dlx_cleanup(dlx__freep) struct dlx_link_info *page = malloc(DLX_CALL_PAGE_MAX * sizeof *page);
+    dlx_cleanup(dlx__freep) struct dlx_link_info *page = dlx__call_new_page(sizeof *page);
     if (!page)
-        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a page of the list");
+        return DLX_E_NO_MEMORY;
     body.publisher = publisher;
     ret_refusal[0] = '\0';
     while (more) {
@@ -182,10 +196,7 @@ int dlx__call_list_links(struct dlx_client *c, uint64_t publisher, int64_t timeo
 
 int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn, void *userdata)
 {
-    dlx__error_clear();
-    int r = DLX_NAME_NULL(0, "dlx_list_links", {"client", c}, {"fn", (void *)(uintptr_t)fn});
-    if (r == 0)
-        r = dlx__client_ensure(c);
+    int r = dlx__call_begin_list(c, "dlx_list_links", (void *)(uintptr_t)fn, NULL);
     char refusal[DLX_REFUSAL_SIZE];
     return r < 0 ? r : dlx__call_list_links(c, publisher, c->timeout_ns, fn, userdata, refusal);
 }
@@ -225,11 +236,16 @@ int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *ret
     got.former_bytes = d->former_bytes;
     got.uptime_ns = d->uptime_ns;
     got.longest_turn_ns = d->longest_turn_ns;
+    got.refused_access = d->refused_access;
+    got.refused_limit = d->refused_limit;
+    got.refused_qos = d->refused_qos;
+    got.refused_other = d->refused_other;
+    got.reclaimed = d->reclaimed;
     got.pid_scope = scope_of(d->pid_namespace);
-    copy_text(got.version, sizeof got.version, d->version);
-    copy_text(got.socket, sizeof got.socket, d->socket);
-    copy_text(got.memory, sizeof got.memory, c->memory->name);
-    copy_text(got.lack, sizeof got.lack, d->lack);
+    dlx__call_copy_text(got.version, sizeof got.version, d->version);
+    dlx__call_copy_text(got.socket, sizeof got.socket, d->socket);
+    dlx__call_copy_text(got.memory, sizeof got.memory, c->memory->name);
+    dlx__call_copy_text(got.lack, sizeof got.lack, d->lack);
     dlx__lock_release(&c->lock);
     return dlx__args_return(ret, sizeof got, &got, sizeof got);
 }

@@ -2,11 +2,12 @@
 #ifndef DLX_CLIENT_CALL_WIRE_H
 #define DLX_CLIENT_CALL_WIRE_H
 
-/* The common part of call.c, call_list.c, call_group.c, call_observe.c and notification.c, the only
- * files that see the wire's structs. */
+/* The common part of call.c, call_list.c, call_group.c, call_observe.c, call_operate.c and
+ * notification.c, the only files that see the wire's structs. */
 
 #include "client/control/client.h"
 #include "common/proto.h"
+#include <stdio.h>
 
 struct dlx_call {
     struct dlx_packet packet;
@@ -56,8 +57,20 @@ static inline int64_t dlx__call_retain_for(bool latched, uint64_t wire_ns)
     return latched ? DLX_RETAIN_LATCHED : (int64_t)DLX_MIN(wire_ns, (uint64_t)INT64_MAX);
 }
 
-/* Entries of one reply of a list, and the check that it has no more. */
+/* A text of the wire, which may be NULL, cut to `size` bytes with its end. */
+static inline void dlx__call_copy_text(char *dst, size_t size, const char *src)
+{
+    (void)snprintf(dst, size, "%s", src ? src : "");
+}
+
+/* How each call that lists begins: checks its arguments (`topic` may be NULL, or a pattern), and
+ * connects if there is no connection. Returns 0 or an error. */
+int dlx__call_begin_list(struct dlx_client *c, const char *call, const void *fn, const char *topic);
+
+/* Entries of one reply of a list; room for them, which the caller frees (NULL: no memory, which is
+ * the thread's error); and the check that a reply has no more. */
 #define DLX_CALL_PAGE_MAX 64U
+void *dlx__call_new_page(size_t entry_size);
 int dlx__call_check_list(const struct dlx_client *c, size_t n, bool more);
 
 #endif

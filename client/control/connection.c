@@ -240,7 +240,7 @@ int dlx__client_reconnect(struct dlx_client *c, uint64_t epoch, enum dlx_hurry h
     } else {
         dlx__call_hear_goodbye(c);
         c->sock = dlx__close(c->sock);
-        r = connect_again(c, hurry);
+        r = dlx__call_was_kicked(c) ? dlx__call_fail_kicked(c) : connect_again(c, hurry);
     }
     dlx__lock_release(&c->lock);
     return r;

@@ -40,8 +40,9 @@ static inline bool dlx__socket_is_lost(int borrow_fd)
 }
 
 /* The connection of this epoch seems to be lost: make a new one, unless that was done. Returns 0:
- * c->epoch is another one now; DLX_E_IN_USE: the connection is not lost; else: not yet. A stream
- * does not wait for another thread that waits for the daemon. */
+ * c->epoch is another one now; DLX_E_IN_USE: the connection is not lost; DLX_E_KICKED: it never is
+ * made again; else: not yet. A stream does not wait for another thread that waits for the
+ * daemon. */
 int dlx__client_reconnect(struct dlx_client *c, uint64_t epoch, enum dlx_hurry hurry);
 
 /* Why did the daemon disconnect this client last? Returns the code, and the daemon's text; 0 if no

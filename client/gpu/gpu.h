@@ -113,6 +113,8 @@ struct dlx_gpu_receiver_table {
     int (*open)(struct dlx_message *m, uint32_t i, DLTensor *tensor);
     /* dlx_message_open_into(), of a message with tensors on GPUs. Any thread. */
     int (*open_into)(struct dlx_message *m, struct dlx_gpu_range *range, int64_t timeout_ns);
+    /* Copy the memory of a tensor on a GPU, which is ready, from its element 0 on. Any thread. */
+    int (*copy_to_host)(const DLTensor *tensor, void *to, uint64_t size);
     /* Wait until an open tensor is ready, or let the stream wait, which uses it from then on. */
     int (*await)(struct dlx_export *e, void *const *stream);
     /* The results of dlx_message_status() and dlx_tensor_status(). */

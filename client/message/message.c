@@ -10,8 +10,10 @@
 #include "client/base/misuse.h"
 #include "client/base/nametable.h"
 #include "client/gpu/gpu.h"
+#include "common/amount.h"
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* What a message with a manifest has beside its struct, in one piece of memory. */
@@ -447,13 +449,14 @@ static void __attribute__((noinline)) let_go_slowly(struct dlx_message *m)
         m->link = &dlx__released_link;
         atomic_store_explicit(&m->refs, 1 | FIRST_USED, memory_order_relaxed);
     }
+    DLX_PROBE_RELEASE(link->publisher, m->seq, link->id);
     dlx__reader_release(&link->core, m->hold);
     if (dlx__reader_is_bounded(&link->core))
         dlx__subscriber_link_uncount(link, bytes);
     dlx__subscriber_link_released(link);
 }
 
-static inline void unref(struct dlx_message *m)
+static inline __attribute__((always_inline)) void unref(struct dlx_message *m)
 {
     /* A thread that sees 1 is alone: no other can add a reference. */
     if ((atomic_load_explicit(&m->refs, memory_order_acquire) & ~FIRST_USED) != 1 &&
@@ -465,6 +468,7 @@ static inline void unref(struct dlx_message *m)
         let_go_slowly(m);
         return;
     }
+    DLX_PROBE_RELEASE(link->publisher, m->seq, link->id);
     dlx__reader_release_quietly(&link->core, m->hold);
     dlx__subscriber_link_released(link);
 }
@@ -513,7 +517,7 @@ static void __attribute__((noinline)) release_slowly(struct dlx_export *e)
         dlx__message_abandon(e);
 }
 
-static inline void release(struct dlx_export *e)
+static inline __attribute__((always_inline)) void release(struct dlx_export *e)
 {
     struct dlx_message *m = e->message;
     if (dlx_likely(e == &m->first)) /* of a message whose tensor is not on a GPU */
@@ -958,4 +962,71 @@ int dlx_message_status(const struct dlx_message *m)
         return dlx__fail(DLX_E_INVALID, "dlx_message_status: message is NULL");
     int r = dlx__refuse_forked(m->link->generation);
     return r == 0 && m->gpu ? dlx__gpu_receiver()->message_status(m->gpu) : r;
+}
+
+/* ---- copies on the host --------------------------------------------------------------------- */
+
+/* A tensor on a GPU that has strides comes with what lies between its elements. */
+static int copy_from_gpu(const DLTensor *t, bool padded, void *to, uint64_t size)
+{
+    if (dlx__tensor_is_row_major(t->ndim, t->shape, t->strides))
+        return dlx__gpu_receiver()->copy_to_host(t, to, size);
+    DLTensor all = *t;
+    uint64_t extent = 0;
+    int r = dlx__tensor_extent(t->dtype, padded, t->ndim, t->shape, t->strides, &extent);
+    if (r < 0)
+        return r;
+    all.data = malloc((size_t)extent);
+    if (!all.data)
+        return dlx__fail(DLX_E_NO_MEMORY, "no memory for the %s that its elements span",
+                         DLX_AMOUNT(extent));
+    r = dlx__gpu_receiver()->copy_to_host(t, all.data, extent);
+    if (r == 0)
+        r = dlx__tensor_compact(to, &all, padded);
+    free(all.data);
+    return r;
+}
+
+static int copy_to_host(struct dlx_message *m, uint32_t i, void *to, uint64_t size)
+{
+    DLManagedTensorVersioned *t;
+    const bool padded = m->flags[i] & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+    if (!dlx__tensor_is_on_gpu(&m->tensors[i]))
+        return dlx__tensor_compact(to, &m->tensors[i], padded);
+    int r = dlx_message_tensor(m, i, &t);
+    if (r < 0)
+        return r;
+    r = copy_from_gpu(&t->dl_tensor, padded, to, size);
+    char why[DLX_ERROR_TEXT_SIZE];
+    (void)snprintf(why, sizeof why, "%s", dlx__error_message());
+    if (r == 0)
+        (void)dlx_tensor_used_on(t, DLX_STREAM_NONE); /* the copy is done: its release need not
+                                                         wait for the GPU's other work */
+    t->deleter(t);
+    return r < 0 ? dlx__fail(r, "topic %s, publisher %" PRIu64 " (pid %u), tensor %u: %s",
+                             m->link->topic, m->link->publisher, m->link->pid, i, why)
+                 : 0;
+}
+
+int dlx_message_copy_to_host(struct dlx_message *m, uint32_t i, void *to, size_t size)
+{
+    uint64_t needed = 0;
+    dlx__error_clear();
+    if (!m || (!to && size > 0))
+        return DLX_NAME_NULL(0, "dlx_message_copy_to_host", {"message", m}, {"to", to});
+    dlx__message_check(m);
+    int r = dlx__refuse_forked(m->link->generation);
+    if (r < 0)
+        return r;
+    if (i >= m->n_tensors)
+        return dlx__fail(DLX_E_INVALID, "tensor %u of a message of %u", i, m->n_tensors);
+    const DLTensor *t = &m->tensors[i];
+    r = dlx__tensor_size(t->dtype, m->flags[i] & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED,
+                         t->ndim, t->shape, &needed);
+    if (r == 0 && size < needed)
+        r = dlx__fail(DLX_E_INVALID,
+                      "tensor %u of a message of topic %s has %" PRIu64
+                      " bytes, and the memory for them %zu",
+                      i, m->link->topic, needed, size);
+    return r < 0 || needed == 0 ? r : copy_to_host(m, i, to, needed);
 }

@@ -9,6 +9,7 @@
 
 #include "client/message/subscriber_link.h"
 #include "client/message/worker.h"
+#include "common/probes.h"
 #include "ring/entry.h"
 #include "ring/manifest.h"
 #include <stdatomic.h>
@@ -121,8 +122,9 @@ static inline int dlx__message_build_again(struct dlx_subscriber_link *link, uin
 }
 
 /* The struct is built: it is the caller's. */
-static inline void dlx__message_hand_out(struct dlx_subscriber_link *link, struct dlx_message *m,
-                                         uint64_t n, uint64_t gap, uint64_t monotonic_ns)
+static inline __attribute__((always_inline)) void
+dlx__message_hand_out(struct dlx_subscriber_link *link, struct dlx_message *m, uint64_t n,
+                      uint64_t gap, uint64_t monotonic_ns)
 {
     m->seq = n;
     m->gap = gap;
@@ -130,6 +132,7 @@ static inline void dlx__message_hand_out(struct dlx_subscriber_link *link, struc
     dlx__reader_count(&link->core, m->bytes);
     atomic_store_explicit(&m->refs, 1, memory_order_relaxed);
     link->n_given++;
+    DLX_PROBE_TAKE(link->publisher, n, link->id, m->bytes, monotonic_ns);
 }
 
 /* What to stamp on a tensor: the first DLPack that has its flags, since some consumers refuse

@@ -5,6 +5,7 @@
 #include "client/message/worker.h"
 #include "common/amount.h"
 #include "common/memory.h"
+#include "common/probes.h"
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -150,6 +151,7 @@ void dlx__subscriber_link_look_at_gpu(struct dlx_subscriber_link *link)
 static void ring_publisher(void *userdata)
 {
     const struct dlx_subscriber_link *link = userdata;
+    DLX_PROBE_BELL(link->publisher, link->id, DLX_PROBE_SUBSCRIBER, link->pid);
     (void)dlx__ring_bell(link->bell);
 }
 

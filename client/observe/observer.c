@@ -305,7 +305,8 @@ static void try_later(struct dlx_observer *o, uint64_t pause_ns)
 /* A daemon is there, and refuses it. */
 static bool is_refusal(int code)
 {
-    return code == DLX_E_ACCESS || code == DLX_E_LIMIT || code == DLX_E_VERSION;
+    return code == DLX_E_ACCESS || code == DLX_E_LIMIT || code == DLX_E_VERSION ||
+           code == DLX_E_KICKED;
 }
 
 static int adopt_socket(struct dlx_observer *o, int take_sock)

@@ -10,6 +10,7 @@
 #include "client/message/subscriber_link.h"
 #include "client/publish/publisher_link.h"
 #include "client/publish/publisher_move.h"
+#include "common/probes.h"
 #include "ring/tensor.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -178,6 +179,7 @@ void dlx__publish_put(struct dlx_publisher *p, const struct dlx_parcel *parcel,
     p->stats.copied += parcel->n_copied > 0;
     dlx_store64_relaxed(&dlx__writer_control(&p->core)->copied, p->stats.copied);
     dlx_store64_relaxed(&dlx__writer_control(&p->core)->copied_bytes, p->stats.copied_bytes);
+    DLX_PROBE_PUBLISH(p->id, dlx__writer_head(&p->core), parcel->bytes, monotonic_ns);
 }
 
 void dlx__publish_report(const struct dlx_publisher *p, uint64_t copied_bytes, uint32_t n_copied,

@@ -5,6 +5,7 @@
 #include "client/publish/make.h"
 #include "client/message/message.h"
 #include "client/publish/publisher_move.h"
+#include "common/probes.h"
 #include "ring/manifest.h"
 #include "ring/tensor.h"
 #include <string.h>
@@ -357,12 +358,14 @@ static int make_tensor(struct dlx_publisher *p, const DLTensor *t, struct dlx_bl
     return r;
 }
 
-static inline void put_ready(struct dlx_publisher *p, struct dlx_block *own, uint64_t monotonic_ns)
+static inline __attribute__((always_inline)) void
+put_ready(struct dlx_publisher *p, struct dlx_block *own, uint64_t monotonic_ns)
 {
     own->next = NULL; /* a set that was not published may have left something there */
     dlx__writer_put(&p->core, own->words, monotonic_ns, own);
     p->stats.published_bytes += own->payload_size;
     dlx__block_published(own);
+    DLX_PROBE_PUBLISH(p->id, dlx__writer_head(&p->core), own->payload_size, monotonic_ns);
 }
 
 /* Tensors on their way, with what is the same for all of them. */

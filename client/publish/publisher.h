@@ -60,7 +60,9 @@ struct dlx_publisher_watch {
     uint64_t next_look_ns;
     bool had_daemon_tid; /* the daemon was there at the last look, by its own word */
     int64_t linger_ns;   /* how long a close waits for subscribers on their way to a new daemon */
-    char refusal[DLX_ERROR_TEXT_SIZE]; /* what the daemon said: DLX_DETOUR_REFUSED */
+    /* DLX_DETOUR_REFUSED: ACCESS, or KICKED, for good; and what the daemon said. */
+    int refusal_code;
+    char refusal[DLX_ERROR_TEXT_SIZE];
 };
 
 /*
@@ -134,6 +136,8 @@ struct dlx_publisher {
     struct dlx_publisher_ready ready;
     struct dlx_events events;
     struct dlx_publisher_stats stats;
+    uint64_t waited_ns;        /* for room, without the wait that goes on */
+    uint64_t waits_since;      /* when that began; 0: none goes on */
     struct dlx_gpu_share *gpu; /* NULL: it has shared no memory of GPUs */
     /* Of a caller (client/service/caller.c), which looks what the subscriber holds before the link
      * is let go; NULL: of none. */
@@ -157,6 +161,17 @@ static inline bool dlx__publisher_gates(const struct dlx_publisher_args *args)
 static inline uint32_t dlx__publisher_n_entries(const struct dlx_publisher_args *args)
 {
     return dlx_shm_n_entries(DLX_MAX(args->depth, args->history));
+}
+
+/* Tells in a control block how long it has waited for room. */
+static inline void dlx__publisher_tell_waited(const struct dlx_publisher *p,
+                                              struct dlx_shm_control *control)
+{
+    if (p->waits_since > 0)
+        dlx_store64_relaxed(&control->waits_since, p->waits_since);
+    dlx_store64_relaxed(&control->waited, p->waits_since > 0
+                                              ? DLX_SHM_WAITING | (p->waits_since - p->waited_ns)
+                                              : p->waited_ns);
 }
 
 static inline void dlx__publisher_unmap_control(const struct dlx_publisher *p,

@@ -12,6 +12,7 @@
 #include "client/publish/publisher_wait.h"
 #include "common/amount.h"
 #include "common/memory.h"
+#include "common/probes.h"
 #include "common/topic.h"
 #include <inttypes.h>
 #include <poll.h>
@@ -81,6 +82,7 @@ static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args
 {
     struct dlx_shm_control *control;
     p->id = made->id;
+    DLX_PROBE_ATTACH(p->id, UINT64_C(0), p->topic, DLX_PROBE_PUBLISHER, 0U);
     int r = dlx__publisher_daemon_init(p, p->epoch, made, &p->daemon, &control);
     if (r < 0)
         return r;
@@ -240,7 +242,7 @@ int dlx__publisher_new(struct dlx_client *c, const char *topic,
 static void keep_only_retained(struct dlx_publisher *p)
 {
     dlx__writer_set_kept(&p->core, p->retain);
-    while (dlx__writer_reclaim(&p->core, false) > 0)
+    while (dlx__publisher_reclaim_some(p, false) > 0)
         ;
     (void)dlx__publisher_drop_empty(p, true);
 }

@@ -8,6 +8,7 @@
 #include "common/amount.h"
 #include "common/bell.h"
 #include "common/memory.h"
+#include "common/probes.h"
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
@@ -236,9 +237,11 @@ static bool publisher_add_link(struct dlx_publisher *p, struct dlx_notification 
         p->joins.state = DLX_PUBLISHER_JOINS_DUE;
         return false;
     }
-    if (r == 0)
+    if (r == 0) {
+        DLX_PROBE_ATTACH(p->id, link->id, p->topic, DLX_PROBE_PUBLISHER, link->peer->pid);
         dlx__events_push(&p->events, DLX_EVENT_JOINED, link->id, p->id, link->peer->pid, p->topic,
                          "");
+    }
     dlx__notification_deinit(notification);
     return true;
 }
@@ -299,7 +302,9 @@ static void env_ring(void *userdata, struct dlx_writer_link *link)
     if (link->left) /* its bell hung up, or it was cut */
         return;
     p->stats.bells++;
-    if (!dlx__ring_bell(dlx__publisher_link_of(link)->bell))
+    const struct dlx_publisher_link *of = dlx__publisher_link_of(link);
+    DLX_PROBE_BELL(p->id, of->id, DLX_PROBE_PUBLISHER, of->peer->pid);
+    if (!dlx__ring_bell(of->bell))
         dlx__writer_link_ring_again(link);
 }
 

@@ -145,7 +145,7 @@ static void __attribute__((noinline)) trim(struct dlx_publisher *p)
     uint64_t head = dlx__writer_head(&p->core), depth = p->args.depth;
     if (!goes_on) {
         /* Else memory that no message needs counts as used. */
-        while (much && dlx__writer_reclaim(&p->core, false) > 0)
+        while (much && dlx__publisher_reclaim_some(p, false) > 0)
             ;
         p->memory.trim_step = dlx__heap_n_arenas(p->heap) / p->args.depth + 1;
     }
@@ -167,7 +167,7 @@ int dlx__publisher_reclaim(struct dlx_publisher *p, struct dlx_heap *heap, uint6
 {
     bool looked = false, cut = false;
     for (;;) {
-        uint32_t n = dlx__writer_reclaim(&p->core, drop);
+        uint32_t n = dlx__publisher_reclaim_some(p, drop);
         int r = dlx__heap_take(heap, size, ret);
         if (r != DLX_E_FULL)
             return r;
@@ -188,7 +188,7 @@ int dlx__publisher_reclaim(struct dlx_publisher *p, struct dlx_heap *heap, uint6
 
 void dlx__publisher_look_ahead(struct dlx_publisher *p)
 {
-    (void)dlx__writer_reclaim(&p->core, false);
+    (void)dlx__publisher_reclaim_some(p, false);
 }
 
 void dlx__publisher_give_list(struct dlx_publisher *p, struct dlx_block *block)

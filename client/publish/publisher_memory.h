@@ -6,6 +6,7 @@
  * when memory goes back. */
 
 #include "client/publish/publisher.h"
+#include "common/probes.h"
 
 /* What is not in use goes back after `depth` messages if it may be too much (DLX_HEAP_SLACK), else
  * after so many times that. */
@@ -34,6 +35,15 @@ int dlx__publisher_block_of(struct dlx_publisher *p, struct dlx_heap *heap, uint
  */
 dlx_for_gpu int dlx__publisher_reclaim(struct dlx_publisher *p, struct dlx_heap *heap,
                                        uint64_t size, bool drop, struct dlx_block **ret);
+
+/* A part of what dlx__publisher_reclaim() does: some messages go. Returns how many, 0 if none can.
+ * Called again until it does, or with the next message. */
+static inline uint32_t dlx__publisher_reclaim_some(struct dlx_publisher *p, bool drop)
+{
+    uint32_t n = dlx__writer_reclaim(&p->core, drop);
+    DLX_PROBE_RECLAIM(p->id, n, dlx__writer_head(&p->core));
+    return n;
+}
 
 /* Give a list of blocks back, by `next`. NULL is fine. */
 void dlx__publisher_give_list(struct dlx_publisher *p, struct dlx_block *block);

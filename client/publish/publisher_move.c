@@ -3,6 +3,7 @@
 #include "client/gpu/gpu.h"
 #include "client/publish/publisher_link.h"
 #include "client/publish/publisher_memory.h"
+#include "common/probes.h"
 #include <fcntl.h>
 #include <stdio.h>
 
@@ -89,6 +90,7 @@ static void carry_counters(const struct dlx_publisher *p, struct dlx_shm_control
     dlx_store64_relaxed(&control->copied, p->stats.copied);
     dlx_store64_relaxed(&control->copied_bytes, p->stats.copied_bytes);
     dlx_store64_relaxed(&control->refused, p->stats.refused);
+    dlx__publisher_tell_waited(p, control);
 }
 
 /* Everything that can fail, for a publisher that the new daemon does not show yet. `n` messages
@@ -132,6 +134,7 @@ static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made,
     p->daemon = *take_daemon;
     p->daemon.base = dlx__writer_head(&p->core) - n;
     p->id = made->id;
+    DLX_PROBE_ATTACH(p->id, UINT64_C(0), p->topic, DLX_PROBE_PUBLISHER, 0U);
     if (p->daemon.control_fd >= 0)
         dlx__writer_heed_locks(&p->core);
     if (p->joins.state == DLX_PUBLISHER_JOINS_STARVED)
@@ -198,14 +201,15 @@ bool dlx__publisher_has_daemon(const struct dlx_publisher *p)
 }
 
 /* What a daemon answered when it was asked to take the publisher. One that refused is asked
- * again once a second, since rules change rarely. */
+ * again once a second, since rules change rarely. One that has kicked the program is not asked. */
 static void note_answer(struct dlx_publisher *p, uint64_t now, int code)
 {
     if (code == 0)
         dlx__publisher_detour(p, DLX_DETOUR_REFUSED, false);
-    if (code != DLX_E_ACCESS)
+    if (code != DLX_E_ACCESS && code != DLX_E_KICKED)
         return;
     dlx__publisher_detour(p, DLX_DETOUR_REFUSED, true);
+    p->watch.refusal_code = code;
     (void)snprintf(p->watch.refusal, sizeof p->watch.refusal, "%s", dlx__error_message());
     p->watch.next_look_ns = now + DLX_LOOK_NS;
 }

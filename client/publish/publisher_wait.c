@@ -316,7 +316,7 @@ static int fail_for_subscribers(struct dlx_publisher *p, uint32_t n_wanted,
 /* As a daemon refused the publisher, with the daemon's words. */
 static int fail_refused(const struct dlx_publisher *p)
 {
-    return dlx__fail(DLX_E_ACCESS, "topic %s: %s", p->topic, p->watch.refusal);
+    return dlx__fail(p->watch.refusal_code, "topic %s: %s", p->topic, p->watch.refusal);
 }
 
 static int look_for_subscribers(struct dlx_publisher *p, struct goal *goal)
@@ -510,7 +510,12 @@ static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)
     }
     if (r == DLX_E_FULL && waits) {
         p->stats.blocked++;
+        p->waits_since = dlx__now_ns();
+        dlx__publisher_tell_waited(p, dlx__writer_control(&p->core));
         r = wait_until(p, &goal, wait);
+        p->waited_ns += dlx__now_ns() - p->waits_since;
+        p->waits_since = 0;
+        dlx__publisher_tell_waited(p, dlx__writer_control(&p->core));
     } else if (r == DLX_E_FULL && (is_late || dlx__publisher_link_misses_end(p))) {
         dlx__publisher_link_env.pick_up(p);
         dlx__writer_look_for_dead(&p->core);

@@ -11,6 +11,7 @@
 #include "client/gpu/gpu.h"
 #include "client/message/worker.h"
 #include "client/subscribe/dead_letter.h"
+#include "common/probes.h"
 #include "common/topic.h"
 #include <inttypes.h>
 #include <poll.h>
@@ -222,8 +223,9 @@ void dlx__subscription_cut(struct dlx_subscription *s, struct dlx_subscriber_lin
                        link->pid);
     } else {
         code = dlx__client_goodbye(s->client, text);
-        (void)snprintf(why, sizeof why, "disconnected: %.480s",
-                       code ? text : "dlpackd said so to the publisher");
+        (void)snprintf(why, sizeof why, "disconnected: %.400s%s",
+                       code ? text : "dlpackd said so to the publisher",
+                       code == DLX_E_KICKED ? DLX_KICKED_REMEDY : "");
         code = code ? code : DLX_E_DISCONNECTED;
         *(s->sock < 0 ? &s->untold.told_lost : &s->untold.told_cut) = true;
     }
@@ -400,6 +402,7 @@ static void start_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
         dlx__origin_resume(s, link, passed);
         s->untold.n_left -= s->untold.n_left > 0; /* it left another daemon, and is here again */
     }
+    DLX_PROBE_ATTACH(link->publisher, link->id, link->topic, DLX_PROBE_SUBSCRIBER, link->pid);
     s->n_open++;
     s->untold.was_attached = true;
     s->untold.refusal[0] = s->untold.away[0] = '\0'; /* there is a publisher that it can have */
@@ -584,6 +587,7 @@ static void start_timer(struct dlx_subscription *s)
 
 static void lose_daemon(struct dlx_subscription *s)
 {
+    char why[DLX_ERROR_TEXT_SIZE];
     s->sock = dlx__subscription_epoll_close(s, s->sock);
     s->untold.told_lost = s->untold.told_cut;
     s->untold.told_cut = false;
@@ -597,6 +601,8 @@ static void lose_daemon(struct dlx_subscription *s)
         else
             dlx__subscription_activate(s, link);
     }
+    if (dlx__client_goodbye(s->client, why) == DLX_E_KICKED) /* the next take says who it was */
+        dlx__subscription_reconnect(s);
 }
 
 /* The daemon sends so many packets with descriptors before they are acknowledged. */
@@ -680,6 +686,8 @@ void dlx__subscription_reconnect(struct dlx_subscription *s)
         s->next_try_ns = now + DLX_LOOK_NS;
         dlx__subscription_refused(s, r);
     }
+    if (r == DLX_E_KICKED) /* every take says so */
+        dlx__subscription_refused(s, r);
     dlx__error_clear();
 }
 

@@ -28,6 +28,27 @@ void dlxd_report_control(int fd, struct dlxd_control_report *ret)
     ret->published_bytes = report_look(&control.published_bytes);
     ret->refused = report_look(&control.refused);
     ret->moved_at = report_look(&control.moved_at);
+    ret->copied = report_look(&control.copied);
+    ret->copied_bytes = report_look(&control.copied_bytes);
+    uint64_t waited = report_look(&control.waited);
+    ret->waited_ns = dlx_shm_waited(waited, dlx__now_ns());
+    ret->waits_since = waited & DLX_SHM_WAITING ? report_look(&control.waits_since) : 0;
+}
+
+uint64_t dlxd_report_published_ns(int fd, uint32_t n_entries, uint64_t n)
+{
+    struct dlx_shm_entry entry;
+    off_t at = (off_t)(offsetof(struct dlx_shm_control, entries) + n % n_entries * sizeof entry);
+    if (n == 0 || pread(fd, &entry, sizeof entry, at) != (ssize_t)sizeof entry)
+        return 0;
+    /* One that was retired, and that a subscriber may hold, is there until it is used again. */
+    return (report_look(&entry.gen) & ~DLX_SHM_GONE) == n ? report_look(&entry.words[0]) : 0;
+}
+
+uint64_t dlxd_report_first_ns(int fd, uint32_t n_entries, uint64_t head)
+{
+    uint64_t first = head + 1 > n_entries ? head + 2 - n_entries : 1;
+    return dlxd_report_published_ns(fd, n_entries, first);
 }
 
 bool dlxd_report_has_ended(int fd, uint32_t n_entries)
@@ -49,23 +70,23 @@ uint64_t dlxd_report_carried(int fd, uint32_t n_entries, uint32_t group)
     return is_there ? word & ~DLX_SHM_UNTOUCHED : 0;
 }
 
-enum holds { HOLDS_NOTHING, HOLDS_SOMETHING, HOLDS_UNKNOWN };
-
-static enum holds look_at_holds(int fd, uint32_t max_held)
+/* How many messages the subscriber holds; -1: the page cannot be read. */
+static int count_holds(int fd, uint32_t max_held)
 {
     static uint64_t hold[DLX_SHM_HELD_MAX]; /* as in dlxd_report_link() */
     size_t size = max_held * sizeof *hold;
+    int n = 0;
     if (pread(fd, hold, size, offsetof(struct dlx_shm_link, hold)) != (ssize_t)size)
-        return HOLDS_UNKNOWN;
+        return -1;
     for (uint32_t i = 0; i < max_held; i++)
-        if (hold[i] != 0)
-            return HOLDS_SOMETHING;
-    return HOLDS_NOTHING;
+        n += hold[i] != 0;
+    return n;
 }
 
-bool dlxd_report_holds(int fd, uint32_t max_held)
+uint32_t dlxd_report_n_held(int fd, uint32_t max_held)
 {
-    return look_at_holds(fd, max_held) == HOLDS_SOMETHING;
+    int n = count_holds(fd, max_held);
+    return n > 0 ? (uint32_t)n : 0;
 }
 
 bool dlxd_report_has_left(int fd, uint32_t max_held)
@@ -74,7 +95,7 @@ bool dlxd_report_has_left(int fd, uint32_t max_held)
     if (!copy(fd, &page, sizeof page) || report_look(&page.cursor) != DLX_SHM_CURSOR_CLOSED)
         return false;
     /* Read after the cursor: no hold is added any more. */
-    return look_at_holds(fd, max_held) == HOLDS_NOTHING;
+    return count_holds(fd, max_held) == 0;
 }
 
 /* The words of a link page from `cursor` to `missed`. */
@@ -151,12 +172,15 @@ void dlxd_report_link(int fd, const struct dlxd_link_terms *terms,
     for (uint32_t i = 0; i < terms->max_held; i++) {
         uint64_t n = report_look(&page.link.hold[i]);
         ret->n_held += n != 0;
+        if (n != 0 && (ret->oldest_held == 0 || n < ret->oldest_held))
+            ret->oldest_held = n;
         n_held_gone += n > counted && n - counted <= gone;
     }
     ret->started = dlx_load32_relaxed(&page.link.started) != 0;
     bool misses = !terms->is_worker && (ret->started || terms->is_first);
     gone = misses ? gone - DLX_MIN(gone, n_held_gone) : 0;
     ret->behind = all.behind;
+    ret->next = all.behind > 0 ? control->head - all.behind + 1 : 0;
     ret->undone = control->head - DLX_MIN(control->head, DLX_MAX(done, terms->after_seq));
     ret->taken = now.taken;
     ret->skipped = now.misses.skipped;

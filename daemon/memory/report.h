@@ -19,7 +19,11 @@ struct dlxd_control_report {
     uint64_t published;
     uint64_t published_bytes;
     uint64_t refused;
-    uint64_t moved_at; /* the newest message that an earlier control block had; 0: none */
+    uint64_t copied;
+    uint64_t copied_bytes;
+    uint64_t waited_ns;   /* for room */
+    uint64_t waits_since; /* when the wait began that goes on; 0: none does */
+    uint64_t moved_at;    /* the newest message that an earlier control block had; 0: none */
 };
 
 /* The daemon's own knowledge of a link. */
@@ -43,6 +47,8 @@ struct dlxd_link_report {
     uint64_t skipped; /* with what the publisher has dropped and the subscriber cannot get */
     uint64_t lost;    /* likewise */
     uint32_t n_held;
+    uint64_t next;        /* the next message for it; 0: there is none */
+    uint64_t oldest_held; /* 0: it holds none */
 };
 
 /* The words of a client in a former page. */
@@ -59,11 +65,15 @@ bool dlxd_report_has_ended(int borrow_fd, uint32_t n_entries);
 /* The first message that a declared group had not done when its publisher moved to this control
  * block; 0: none says so. */
 uint64_t dlxd_report_carried(int borrow_control_fd, uint32_t n_entries, uint32_t group);
+/* When a message was published, CLOCK_MONOTONIC; 0: it is not in the control block. */
+uint64_t dlxd_report_published_ns(int borrow_control_fd, uint32_t n_entries, uint64_t n);
+/* Likewise of the first message that is certainly there while `head` is the newest. */
+uint64_t dlxd_report_first_ns(int borrow_control_fd, uint32_t n_entries, uint64_t head);
 /* `control` was read before, else messages that were taken meanwhile may count as lost. */
 void dlxd_report_link(int borrow_fd, const struct dlxd_link_terms *terms,
                       const struct dlxd_control_report *control, struct dlxd_link_report *ret);
-/* Does the subscriber hold a message? A page that cannot be read holds none. */
-bool dlxd_report_holds(int borrow_fd, uint32_t max_held);
+/* How many messages the subscriber holds. A page that cannot be read holds none. */
+uint32_t dlxd_report_n_held(int borrow_fd, uint32_t max_held);
 /* Does the subscriber hold nothing, and will it take nothing more? Once true, always true. */
 bool dlxd_report_has_left(int borrow_fd, uint32_t max_held);
 

@@ -6,6 +6,7 @@
 #include "daemon/objects/pending_join.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/publisher_state.h"
+#include "daemon/objects/refusal.h"
 #include "daemon/objects/registry.h"
 #include "daemon/users/outbox.h"
 #include "daemon/users/principal.h"
@@ -31,6 +32,7 @@ int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
     }
     dlxd_registry_init(&broker->registry);
     dlxd_changes_init(&broker->changes);
+    dlxd_list_init(&broker->refusals.list);
     dlxd_list_init(&broker->clients);
     dlxd_list_init(&broker->greeting);
     dlxd_list_init(&broker->retained);
@@ -46,6 +48,7 @@ int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
 void dlxd_broker_deinit(struct dlxd_broker *broker)
 {
     dlxd_retained_clear(broker);
+    dlxd_refusals_deinit(&broker->refusals);
     broker->gpu = dlxd_gpu_keeper_free(broker->gpu);
     dlxd_registry_deinit(&broker->registry);
     dlxd_flights_forget(&broker->users);

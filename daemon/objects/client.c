@@ -180,7 +180,7 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
         dlxd_client_free(client);
         return dlx__fail(r, "%s", why);
     }
-    client->id = ++broker->last_client;
+    dlxd_idmap_add(&broker->registry.clients, &client->by_id, ++broker->last_client);
     dlxd_list_push_back(&broker->clients, &client->node);
     dlxd_list_push_back(&broker->greeting, &client->greeting);
     dlxd_client_set_state(client,
@@ -234,6 +234,7 @@ void dlxd_client_free(struct dlxd_client *client)
     dlxd_client_forget_replies(client);
     dlxd_task_stop(&client->task);
     dlxd_list_remove(&client->node);
+    dlxd_idmap_remove(&client->broker->registry.clients, &client->by_id);
     dlxd_watch_free(client->watch);
     dlxd_watch_free(client->pid_watch);
     dlxd_charge_deinit(&client->connection_charge);
@@ -338,8 +339,18 @@ static struct dlxd_publisher *publisher_of(struct dlxd_list *by_client)
     return dlxd_container_of(by_client, struct dlxd_publisher, by_client);
 }
 
-/* Returns the node of the first publisher after the one that was checked last. */
-static struct dlxd_list *next_publisher(struct dlxd_client *client, uint64_t last)
+struct dlxd_client *dlxd_client_next(struct dlxd_broker *broker, uint64_t last)
+{
+    struct dlxd_list *clients = &broker->clients, *it = clients->next;
+    struct dlxd_idmap_node *node = dlxd_idmap_find(&broker->registry.clients, last);
+    if (node)
+        it = dlxd_container_of(node, struct dlxd_client, by_id)->node.next;
+    while (it != clients && dlxd_client_id(dlxd_container_of(it, struct dlxd_client, node)) <= last)
+        it = it->next;
+    return it == clients ? NULL : dlxd_container_of(it, struct dlxd_client, node);
+}
+
+struct dlxd_list *dlxd_client_next_publisher(struct dlxd_client *client, uint64_t last)
 {
     struct dlxd_idmap_node *node = dlxd_idmap_find(&client->broker->registry.publishers, last);
     struct dlxd_publisher *publisher =
@@ -355,7 +366,7 @@ static struct dlxd_list *next_publisher(struct dlxd_client *client, uint64_t las
 static int review_publisher(struct dlxd_client *client)
 {
     struct dlxd_review *review = &client->review;
-    struct dlxd_list *it = next_publisher(client, review->object);
+    struct dlxd_list *it = dlxd_client_next_publisher(client, review->object);
     if (it == &client->publishers) {
         *review = (struct dlxd_review){.state = DLXD_REVIEW_SUBSCRIPTIONS};
         return 0;

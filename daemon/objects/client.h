@@ -31,6 +31,11 @@ bool dlxd_client_end_some(struct dlxd_client *client);
 /* Frees the client and everything it owns at once. Accepts NULL. */
 void dlxd_client_free(struct dlxd_client *client);
 
+/* The first client after the one with this id, in their order; NULL: there is none. */
+struct dlxd_client *dlxd_client_next(struct dlxd_broker *broker, uint64_t last);
+/* The node of the first publisher of the client after the one with this id. */
+struct dlxd_list *dlxd_client_next_publisher(struct dlxd_client *client, uint64_t last);
+
 /* Handles Hello. */
 void dlxd_client_greet(struct dlxd_client *client, const char *name, uint32_t max_links);
 

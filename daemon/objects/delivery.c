@@ -202,7 +202,7 @@ static int delivery_send_added(struct dlxd_link *link, int bell)
     Dlx__Wire__LinkAdded body = DLX__WIRE__LINK_ADDED__INIT;
     const int fds[] = {link->drain->page_fd, bell, subscription->client->pidfd};
     body.link = dlxd_link_id(link);
-    body.client = subscription->client->id;
+    body.client = dlxd_client_id(subscription->client);
     body.pid = (uint32_t)subscription->client->pid;
     body.link_index = link->index;
     body.page_size = link->page_size;

@@ -67,7 +67,7 @@ struct dlxd_drain *dlxd_drain_free(struct dlxd_drain *drain)
 
 bool dlxd_drain_holds(const struct dlxd_drain *drain)
 {
-    return dlxd_report_holds(drain->page_fd, drain->max_held) &&
+    return dlxd_report_n_held(drain->page_fd, drain->max_held) > 0 &&
            !dlxd_process_is_dead(drain->holder->pidfd);
 }
 
@@ -77,6 +77,14 @@ static bool drain_is_over(const struct dlxd_drain *drain)
     if (drain->publisher->client)
         return dlxd_reader_has_left(drain->page_fd, drain->max_held, drain->holder->pidfd);
     return !dlxd_drain_holds(drain);
+}
+
+/* The link ends. What its subscriber held when it died goes back to the publisher. */
+static void count_reclaimed(const struct dlxd_drain *drain)
+{
+    if (dlxd_process_is_dead(drain->holder->pidfd))
+        drain->publisher->broker->n_reclaimed +=
+            dlxd_report_n_held(drain->page_fd, drain->max_held);
 }
 
 /* Gives back what it has of the publisher's client. */
@@ -96,6 +104,7 @@ static void draining_end(struct dlxd_drain *drain)
     struct dlxd_holder *holder = drain->holder;
     struct dlxd_publisher *publisher = drain->publisher;
     struct dlxd_user *user = drain->links_charge.user;
+    count_reclaimed(drain);
     draining_leave_client(drain);
     dlxd_idmap_remove(&publisher->broker->registry.drains, &drain->by_link);
     delist(&drain->of_publisher);
@@ -156,8 +165,10 @@ bool dlxd_drain_begin(struct dlxd_drain *drain, struct dlxd_publisher *publisher
     struct dlxd_drains *of_user = &drain->links_charge.user->drains;
     drain->publisher = publisher;
     drain->holder = holder;
-    if (drain_is_over(drain))
+    if (drain_is_over(drain)) {
+        count_reclaimed(drain);
         return false;
+    }
     dlxd_idmap_add(&publisher->broker->registry.drains, &drain->by_link, drain->link);
     enlist_by_link(drain, &publisher->drains); /* first, so that the publisher stays */
     if (of_user->n >= of_user->look_at)

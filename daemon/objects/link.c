@@ -2,12 +2,14 @@
 #include "daemon/objects/link.h"
 #include "common/error.h"
 #include "common/memory.h"
+#include "common/probes.h"
 #include "ring/layout.h"
 #include "daemon/objects/connection.h"
 #include "daemon/objects/drain.h"
 #include "daemon/objects/group.h"
 #include "daemon/objects/pending_join.h"
 #include "daemon/objects/publisher.h"
+#include "daemon/objects/refusal.h"
 #include "daemon/memory/proof.h"
 #include "daemon/users/outbox.h"
 #include "daemon/users/share.h"
@@ -119,12 +121,15 @@ static int attach(struct dlxd_link *link, struct dlxd_publisher *publisher)
         }
     }
     link->publisher = publisher;
+    link->subscription->n_served++;
     dlxd_list_remove(&link->by_publisher);
     insert_by_id(&publisher->links, link);
     publisher->n_links++;
     if (writer)
         writer->n_links++;
     link->subscription->client->n_links += link->drain->n_links;
+    DLX_PROBE_DAEMON_ATTACH(dlxd_publisher_id(publisher), dlxd_link_id(link), publisher->topic_name,
+                            publisher->pid, link->subscription->client->pid);
     return 0;
 }
 
@@ -210,6 +215,7 @@ static void detach(struct dlxd_link *link)
         dlxd_membership_left(&publisher->line);
     dlxd_group_leave(link);
     link->publisher = NULL;
+    link->subscription->n_served--;
     if (publisher->state == DLXD_PUBLISHER_GONE && !link->gone_sent)
         dlxd_publisher_delivered(publisher);
     dlxd_publisher_link_left(publisher);
@@ -412,6 +418,9 @@ void dlxd_link_fail(struct dlxd_link *link, int code, const char *text)
     link->fail_text = strdup(text);
     if (link->publisher)
         name_publisher(link, link->publisher);
+    dlxd_refusal_note(subscription->client, DLXD_REFUSED_LINK,
+                      link->fail_topic ? link->fail_topic : subscription->topic_name,
+                      dlxd_subscription_id(subscription), code, text);
     if (link->publisher)
         note_refusal(link->publisher, subscription, text);
     link->fail_stays = link->state != DLXD_LINK_NEW ||

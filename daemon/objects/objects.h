@@ -93,7 +93,11 @@ struct dlxd_request {
     uint64_t after;     /* of a list: handler_list.c */
     uint64_t seen_link; /* likewise: how far it came */
     uint64_t seen_drain;
-    uint32_t n;                         /* of a drop: publishers dropped so far */
+    uint32_t n;       /* of a drop: publishers dropped so far; of Kick: clients */
+    uint32_t n_older; /* of Kick: those of an older version */
+    uint64_t sum;     /* of ListClients: bytes of the client that is being counted */
+    bool unserved;    /* of ListSubscriptions */
+    bool in_patterns; /* likewise: those to topics are listed */
     char topic[DLX_TOPIC_SIZE_MAX + 1]; /* of a list or a drop */
     struct dlxd_topic_cursor cursor;
     struct dlxd_offers offers; /* of Subscribe */
@@ -128,13 +132,13 @@ enum dlxd_client_state {
 };
 
 struct dlxd_client {
-    struct dlxd_list node;     /* in broker->clients */
+    struct dlxd_idmap_node by_id;
+    struct dlxd_list node;     /* in broker->clients, by id */
     struct dlxd_list greeting; /* in broker->greeting until Hello */
     enum dlxd_client_state state;
     struct dlxd_task task; /* reads and handles packets; ends the objects that it owns */
     enum dlxd_input input;
     struct dlxd_broker *broker;
-    uint64_t id;
     int fd;
     struct dlxd_outbox *outbox; /* of `fd` */
     struct dlxd_watch *watch;
@@ -160,6 +164,7 @@ struct dlxd_client {
     struct dlxd_holder *holder; /* of its subscriptions */
     struct dlxd_list publishers;
     struct dlxd_list subscriptions;
+    size_t n_subscriptions;
     struct dlxd_list observers;
 
     struct dlxd_request request;    /* in progress */
@@ -172,6 +177,11 @@ struct dlxd_client {
 
     struct dlxd_charge connection_charge;
 };
+
+static inline uint64_t dlxd_client_id(const struct dlxd_client *client)
+{
+    return client->by_id.id;
+}
 
 static inline bool dlxd_client_is_doomed(const struct dlxd_client *client)
 {
@@ -433,6 +443,7 @@ struct dlxd_subscription {
     struct dlxd_list by_topic; /* or in registry->patterns */
     struct dlxd_list by_client;
     struct dlxd_list links;   /* by id */
+    uint32_t n_served;        /* of them, those that have a publisher */
     uint32_t n_spares;        /* spare links */
     struct dlxd_list spares;  /* of them, those that a publisher can get: by_publisher */
     struct dlxd_list pending; /* links with a step to take: those that need no credit come first */
@@ -503,6 +514,8 @@ struct dlxd_drain {
 
     uint32_t mode; /* of the subscription, for lists */
     bool reliable;
+    uint64_t held;    /* likewise: the oldest message that it held when it was listed last */
+    uint64_t held_ns; /* when that was published, or later: 0: not known */
     uint32_t group;   /* its number; 0: none */
     uint32_t owner;   /* the worker's number in its claims page; 0: none */
     uint32_t n_links; /* for as many links it counts in its subscriber's client */
@@ -680,6 +693,24 @@ struct dlxd_observer {
     struct dlxd_charge pattern_charge;
 };
 
+/* ---- refusals ----------------------------------------------------------------------------- */
+
+/* What was refused. */
+enum dlxd_refused {
+    DLXD_REFUSED_PUBLISHER,
+    DLXD_REFUSED_SUBSCRIPTION,
+    DLXD_REFUSED_LINK,
+    DLXD_REFUSED_MEMORY, /* an arena */
+};
+
+/* refusal.h */
+struct dlxd_refusals {
+    struct dlxd_list list; /* the oldest first */
+    size_t n;
+    uint64_t last;                              /* number */
+    uint64_t n_access, n_limit, n_qos, n_other; /* since the start, by code */
+};
+
 /* ---- the broker --------------------------------------------------------------------------- */
 
 /* Of a broker. */
@@ -703,6 +734,7 @@ struct dlxd_broker {
     struct dlxd_users users;
     struct dlxd_registry registry;
     struct dlxd_changes changes;
+    struct dlxd_refusals refusals;
     struct dlxd_policy policy;
     const struct dlx_memory *memory;
     const struct dlxd_steps *steps;
@@ -713,6 +745,7 @@ struct dlxd_broker {
     uint64_t start_ns;
     uint64_t last_client;     /* id of the newest client */
     uint64_t longest_turn_ns; /* the longest turn of the loop, in CPU time of its thread */
+    uint64_t n_reclaimed;     /* messages that subscribers held when they died */
     bool stopping;            /* clients get no packet any more, except Disconnect */
 
     struct dlxd_list clients;  /* all clients */

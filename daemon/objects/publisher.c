@@ -3,6 +3,7 @@
 #include "common/error.h"
 #include "common/packet.h"
 #include "common/memory.h"
+#include "common/probes.h"
 #include "ring/layout.h"
 #include "daemon/gpu/keeper.h"
 #include "daemon/objects/former.h"
@@ -40,6 +41,7 @@ static void publisher_free(struct dlxd_publisher *publisher)
     dlxd_task_stop(&publisher->task);
     dlxd_gpu_keeper_leave(publisher->broker->gpu, &publisher->gpu);
     dlxd_groups_deinit(publisher);
+    DLX_PROBE_DAEMON_RECLAIM(dlxd_publisher_id(publisher), publisher->topic_name, 0U);
     dlxd_arena_free(publisher->control);
     dlxd_arenas_deinit(&publisher->unready);
     dlxd_arenas_deinit(&publisher->ready);
@@ -515,6 +517,7 @@ int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size,
 /* It is in no list any more, but clients may have listed it. */
 static void free_ready(const struct dlxd_publisher *publisher, struct dlxd_arena *arena)
 {
+    DLX_PROBE_DAEMON_RECLAIM(dlxd_publisher_id(publisher), publisher->topic_name, arena->id);
     dlxd_arena_free(arena);
     dlxd_former_uncover(publisher->broker, publisher->topic_name, dlxd_publisher_id(publisher));
 }

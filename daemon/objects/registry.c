@@ -24,6 +24,7 @@ void dlxd_registry_init(struct dlxd_registry *registry)
     dlxd_idmap_init(&registry->former_keys);
     if (getrandom(&registry->former_secret, sizeof registry->former_secret, GRND_NONBLOCK) < 0)
         registry->former_secret = first; /* early after boot */
+    dlxd_idmap_init(&registry->clients);
     dlxd_idmap_init(&registry->subscriptions);
     dlxd_idmap_init(&registry->links);
     dlxd_idmap_init(&registry->drains);
@@ -36,6 +37,7 @@ void dlxd_registry_deinit(struct dlxd_registry *registry)
     dlxd_idmap_deinit(&registry->gone_publishers);
     dlxd_idmap_deinit(&registry->former_ids);
     dlxd_idmap_deinit(&registry->former_keys);
+    dlxd_idmap_deinit(&registry->clients);
     dlxd_idmap_deinit(&registry->subscriptions);
     dlxd_idmap_deinit(&registry->links);
     dlxd_idmap_deinit(&registry->drains);

@@ -31,6 +31,7 @@ struct dlxd_registry {
     uint64_t former_secret; /* clients must not be able to aim at one bucket */
     size_t n_former_pages;
     uint64_t last_former_source;
+    struct dlxd_idmap clients;
     struct dlxd_idmap subscriptions;
     struct dlxd_idmap links;
     struct dlxd_idmap drains; /* links that have ended, and whose subscribers hold messages */

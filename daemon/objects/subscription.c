@@ -143,6 +143,7 @@ int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *cl
     dlxd_list_push_back(pattern ? &registry->patterns : &subscription->topic->subscriptions,
                         &subscription->by_topic);
     dlxd_list_push_back(&client->subscriptions, &subscription->by_client);
+    client->n_subscriptions++;
     *ret_fd = dlx__steal_fd(&theirs);
     *ret = subscription;
     return 0;
@@ -167,6 +168,7 @@ bool dlxd_subscription_end_some(struct dlxd_subscription *subscription)
             return false;
     }
     dlxd_list_remove(&subscription->by_client);
+    subscription->client->n_subscriptions--;
     dlxd_list_remove(&subscription->by_topic);
     dlxd_registry_put(registry, subscription->topic);
     dlxd_idmap_remove(&registry->subscriptions, &subscription->by_id);

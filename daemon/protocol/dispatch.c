@@ -53,6 +53,11 @@ static const struct request requests[] = {
     {BODY(LIST_CLAIMS), NULL, dlxd_handle_list_claims, 8},
     {BODY(GROUPS_DROP), dlxd_validate_groups_drop, dlxd_handle_groups_drop, 8},
     {BODY(OBSERVE), dlxd_validate_observe, dlxd_handle_observe, 9},
+    {BODY(LIST_SUBSCRIPTIONS), dlxd_validate_list_subscriptions, dlxd_handle_list_subscriptions,
+     10},
+    {BODY(LIST_REFUSALS), dlxd_validate_list_refusals, dlxd_handle_list_refusals, 10},
+    {BODY(LIST_CLIENTS), NULL, dlxd_handle_list_clients, 10},
+    {BODY(KICK), dlxd_validate_kick, dlxd_handle_kick, 10},
     {BODY(FORMER_NEW), dlxd_validate_former_new, dlxd_handle_former_new, 8},
     {BODY(FORMER_READY), NULL, dlxd_handle_former_ready, 8},
 };

@@ -52,6 +52,14 @@ int dlxd_handle_former_ready(struct dlxd_client *client, const Dlx__Wire__Packet
 int dlxd_handle_list_publishers(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_list_links(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 
+/* handler_subscription_list.c */
+int dlxd_handle_list_subscriptions(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_list_refusals(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+
+/* handler_client_list.c */
+int dlxd_handle_list_clients(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_kick(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+
 /* handler_observer.c */
 int dlxd_handle_observe(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 

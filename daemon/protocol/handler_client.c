@@ -39,7 +39,7 @@ int dlxd_handle_hello(struct dlxd_client *client, const Dlx__Wire__Packet *packe
     body.major = DLX_PROTO_MAJOR;
     body.minor = hello->minor > DLX_PROTO_MINOR ? DLX_PROTO_MINOR : hello->minor;
     client->principal->minor = body.minor;
-    body.client = client->id;
+    body.client = dlxd_client_id(client);
     body.version = version;
     body.memory = client->broker->memory->tag;
     reply.serial = packet->serial;
@@ -89,6 +89,13 @@ int dlxd_handle_daemon_info(struct dlxd_client *client, const Dlx__Wire__Packet 
         body.pid_namespace = dlx__pid_namespace();
     if (client->principal->minor >= 8)
         body.lack = broker->lack.text;
+    if (client->principal->minor >= 10) {
+        body.refused_access = broker->refusals.n_access;
+        body.refused_limit = broker->refusals.n_limit;
+        body.refused_qos = broker->refusals.n_qos;
+        body.refused_other = broker->refusals.n_other;
+        body.reclaimed = broker->n_reclaimed;
+    }
     reply.serial = packet->serial;
     reply.body_case = DLX__WIRE__PACKET__BODY_DAEMON_INFO_REPLY;
     reply.daemon_info_reply = &body;

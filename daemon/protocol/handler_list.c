@@ -18,7 +18,14 @@
 #define MODE_LATEST    1U
 
 /* What clients of this minor version, and later ones, are told. */
-enum { BEHIND_SINCE = 6, JOINING_SINCE = 7, FORMER_SINCE = 8, WORKERS_SINCE = 9 };
+enum {
+    BEHIND_SINCE = 6,
+    REFUSED_SINCE = 7,
+    JOINING_SINCE = 7,
+    FORMER_SINCE = 8,
+    WORKERS_SINCE = 9,
+    TIMES_SINCE = 10
+};
 
 /* ---- publishers ---------------------------------------------------------------------------- */
 
@@ -30,7 +37,7 @@ struct publisher_page {
 };
 
 static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_publisher *publisher,
-                           bool tells_refused)
+                           uint32_t minor, bool for_everybody)
 {
     struct dlxd_control_report report;
     dlxd_report_control(publisher->control->fd, &report);
@@ -48,8 +55,15 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
     entry->published_bytes = report.published_bytes;
     entry->retain = publisher->config.retain;
     entry->retained = dlxd_publisher_has_ended(publisher);
-    if (tells_refused)
+    if (minor >= REFUSED_SINCE)
         entry->refused = report.refused;
+    if (minor >= TIMES_SINCE) {
+        entry->copied = report.copied;
+        entry->copied_bytes = report.copied_bytes;
+        entry->for_everybody = for_everybody;
+        entry->blocked_ns = report.waited_ns;
+        entry->blocked_at_ns = dlxd_publisher_has_ended(publisher) ? 0 : report.waits_since;
+    }
     if (publisher->gone) { /* its control block may be closed */
         entry->published = publisher->gone_head;
         entry->gone = publisher->gone;
@@ -72,6 +86,8 @@ static void list_add_topic(struct publisher_page *page, struct dlxd_client *clie
 {
     struct dlxd_request *request = &client->request;
     struct dlxd_list *it = dlxd_publisher_next_of(&client->broker->registry, topic, request->after);
+    bool for_everybody = dlxd_rules_let_everybody(client->broker->policy.borrow_rules,
+                                                  DLXD_MAY_OBSERVE, topic->name);
     for (; it != &topic->publishers; it = it->next) {
         const struct dlxd_publisher *publisher =
             dlxd_container_of(it, struct dlxd_publisher, by_topic);
@@ -82,7 +98,7 @@ static void list_add_topic(struct publisher_page *page, struct dlxd_client *clie
         if (publisher->announced == 0)
             continue;
         page->n_looks += (uint32_t)publisher->ready.n / 16;
-        fill_publisher(&page->entries[page->n], publisher, client->principal->minor >= 7);
+        fill_publisher(&page->entries[page->n], publisher, client->principal->minor, for_everybody);
         page->pointers[page->n] = &page->entries[page->n];
         page->n++;
     }
@@ -224,7 +240,7 @@ static bool list_next_gone(struct dlxd_client *client, struct publisher_page *pa
         request->object = dlxd_publisher_id(gone_of(gone));
         request->after = gone_of(gone)->gone;
         if (may_list(client, gone_of(gone)->topic_name)) {
-            fill_publisher(&page->entries[page->n], gone_of(gone), true);
+            fill_publisher(&page->entries[page->n], gone_of(gone), client->principal->minor, false);
             page->pointers[page->n] = &page->entries[page->n];
             page->n++;
         }
@@ -293,11 +309,36 @@ static uint64_t group_waiting(struct link_page *page, const struct dlxd_group *g
     return page->waiting;
 }
 
+/* When a message of the link was published; 0: unknown. The file of the control block of a
+ * publisher that is gone may be closed. */
+static uint64_t link_published_ns(const struct dlxd_link *link, uint64_t n)
+{
+    const struct dlxd_publisher *publisher = link->publisher;
+    int fd = publisher->gone ? -1 : publisher->control->fd;
+    return fd < 0 ? 0 : dlxd_report_published_ns(fd, publisher->config.n_entries, n);
+}
+
+/* When the oldest message that the subscriber holds was published. What the ring has passed is at
+ * least as old as all that is there; what was seen once is remembered. */
+static uint64_t note_held(const struct dlxd_link *link, uint64_t n, uint64_t head)
+{
+    const struct dlxd_publisher *publisher = link->publisher;
+    struct dlxd_drain *drain = link->drain;
+    if (n == drain->held)
+        return drain->held_ns;
+    drain->held = n;
+    drain->held_ns = link_published_ns(link, n);
+    if (n > 0 && drain->held_ns == 0 && !publisher->gone)
+        drain->held_ns =
+            dlxd_report_first_ns(publisher->control->fd, publisher->config.n_entries, head);
+    return drain->held_ns;
+}
+
 /* How far the subscriber is behind, and whether its publisher waits for it, by the same words as
  * dlx__writer_make_room(). */
 static void fill_behind(Dlx__Wire__LinkEntry *entry, struct link_page *page,
                         const struct dlxd_link *link, const struct dlxd_control_report *control,
-                        const struct dlxd_link_report *report)
+                        const struct dlxd_link_report *report, uint32_t minor)
 {
     const struct dlxd_publisher_config *publisher = &link->publisher->config;
     bool waits = control->waits && !dlxd_publisher_has_ended(link->publisher);
@@ -309,6 +350,8 @@ static void fill_behind(Dlx__Wire__LinkEntry *entry, struct link_page *page,
     }
     if (report->started || link->from_start)
         entry->behind = report->behind;
+    if (minor >= TIMES_SINCE && entry->behind > 0)
+        entry->next_ns = link_published_ns(link, report->next);
     entry->blocks = waits && dlxd_link_is_reliable(link) && report->behind >= window;
 }
 
@@ -348,13 +391,15 @@ static void fill_link(Dlx__Wire__LinkEntry *entry, struct link_page *page,
     entry->joining = link->state != DLXD_LINK_OPEN;
     fill_report(entry, &report);
     if (minor >= BEHIND_SINCE)
-        fill_behind(entry, page, link, control, &report);
+        fill_behind(entry, page, link, control, &report, minor);
+    if (minor >= TIMES_SINCE)
+        entry->held_ns = note_held(link, report.oldest_held, control->head);
     if (minor >= WORKERS_SINCE && link->group)
         entry->group = link->group->number;
 }
 
 /* A link that has ended, and whose subscriber holds messages. */
-static void fill_drain(Dlx__Wire__LinkEntry *entry, const struct dlxd_drain *drain)
+static void fill_drain(Dlx__Wire__LinkEntry *entry, const struct dlxd_drain *drain, uint32_t minor)
 {
     const struct dlxd_link_terms terms = {.max_held = drain->max_held,
                                           .is_latest = drain->mode == MODE_LATEST,
@@ -371,6 +416,8 @@ static void fill_drain(Dlx__Wire__LinkEntry *entry, const struct dlxd_drain *dra
     entry->max_held = drain->max_held;
     entry->mode = drain->mode;
     entry->reliable = drain->reliable;
+    if (minor >= TIMES_SINCE && report.oldest_held == drain->held)
+        entry->held_ns = drain->held_ns;
     fill_report(entry, &report);
 }
 
@@ -426,7 +473,7 @@ static void add_drain(struct link_page *page, const struct dlxd_drain *drain, ui
         return;
     page->weight += dlxd_drain_weight(drain->max_held);
     if (dlxd_drain_holds(drain))
-        fill_drain(next_entry(page), drain);
+        fill_drain(next_entry(page), drain, minor);
 }
 
 /* Adds links and those that drain, which both are in the order of ids. Returns false at the end. */

@@ -6,12 +6,21 @@
 #include "daemon/objects/offer.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/publisher_state.h"
+#include "daemon/objects/refusal.h"
 #include "daemon/protocol/handler.h"
 #include "daemon/persist/store.h"
 #include <stdio.h>
 
 /* The minor version since which clients know groups of workers. */
 #define GROUPS_SINCE 8U
+
+/* Returns `code`. */
+static int publisher_note_refusal(struct dlxd_client *client, enum dlxd_refused what,
+                                  const char *topic, int code)
+{
+    dlxd_refusal_note(client, what, topic, 0, code, dlx__error_message());
+    return code;
+}
 
 int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
@@ -40,7 +49,7 @@ int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packe
     if (r == 0)
         r = dlxd_publisher_new(&publisher, client, request->topic, &config, &fds);
     if (r < 0)
-        return r;
+        return publisher_note_refusal(client, DLXD_REFUSED_PUBLISHER, request->topic, r);
     dlx_cleanup(dlx__closep) int control_fd = fds.control_fd;
     dlx_cleanup(dlx__closep) int membership_fd = fds.membership_fd;
     dlx_cleanup(dlx__closep) int link_sock = fds.link_sock;
@@ -262,7 +271,7 @@ int dlxd_handle_arena_new(struct dlxd_client *client, const Dlx__Wire__Packet *p
     const Dlx__Wire__ArenaNew *request = packet->arena_new;
     int r = dlxd_publisher_arena_new(publisher, request->arena_size, &arena, &fd);
     if (r < 0)
-        return r;
+        return publisher_note_refusal(client, DLXD_REFUSED_MEMORY, publisher->topic_name, r);
     dlx_cleanup(dlx__closep) int writer = fd;
     Dlx__Wire__ArenaNewReply body = DLX__WIRE__ARENA_NEW_REPLY__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;

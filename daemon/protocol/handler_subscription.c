@@ -6,6 +6,7 @@
 #include "daemon/objects/delivery.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/offer.h"
+#include "daemon/objects/refusal.h"
 #include "daemon/objects/registry.h"
 #include "daemon/objects/subscription.h"
 #include "daemon/protocol/handler.h"
@@ -57,6 +58,11 @@ static void log_away(const struct dlxd_client *client, const struct dlxd_offers 
                     (int)offers->away_pid);
 }
 
+static void subscription_note_refusal(struct dlxd_client *client, const char *topic, int code)
+{
+    dlxd_refusal_note(client, DLXD_REFUSED_SUBSCRIPTION, topic, 0, code, dlx__error_message());
+}
+
 static int offer_some(struct dlxd_client *client)
 {
     struct dlxd_request *request = &client->request;
@@ -80,9 +86,10 @@ static int offer_some(struct dlxd_client *client)
         reply.subscribe_reply = &body;
         r = dlxd_client_send_fds(client, &reply, &request->fd, 1);
     }
-    if (r < 0)
+    if (r < 0) {
+        subscription_note_refusal(client, subscription->topic_name, r);
         dlxd_subscription_doom(subscription);
-    else {
+    } else {
         log_away(client, &request->offers);
         dlxd_subscription_open(subscription);
     }
@@ -113,8 +120,10 @@ int dlxd_handle_subscribe(struct dlxd_client *client, const Dlx__Wire__Packet *p
     int r = check_access(client, subscribe);
     if (r == 0)
         r = dlxd_subscription_new(&subscription, client, subscribe->topic, &config, &request->fd);
-    if (r < 0)
+    if (r < 0) {
+        subscription_note_refusal(client, subscribe->topic, r);
         return r;
+    }
     dlxd_offers_init(&request->offers, subscription);
     return dlxd_request_begin(client, packet->serial, offer_some);
 }

@@ -188,6 +188,29 @@ int dlxd_validate_observe(const Dlx__Wire__Packet *packet)
     return r;
 }
 
+int dlxd_validate_list_subscriptions(const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__ListSubscriptions *body = packet->list_subscriptions;
+    int r = *body->topic ? dlx__pattern_check(body->topic) : 0;
+    return r == 0 && *body->after_topic ? dlx__pattern_check(body->after_topic) : r;
+}
+
+int dlxd_validate_list_refusals(const Dlx__Wire__Packet *packet)
+{
+    return check_list(packet->list_refusals->topic, "");
+}
+
+int dlxd_validate_kick(const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__Kick *body = packet->kick;
+    if ((body->client == 0) == (body->pid == 0))
+        return dlx__fail(DLX_E_INVALID,
+                         "Kick of client %" PRIu64 " and pid %u: one of them must be 0, the other "
+                         "one not",
+                         body->client, body->pid);
+    return 0;
+}
+
 int dlxd_validate_list_groups(const Dlx__Wire__Packet *packet)
 {
     return check_list(packet->list_groups->topic, packet->list_groups->after_topic);

@@ -136,22 +136,36 @@ bool dlxd_policy_may(const struct dlxd_policy *policy, const struct dlxd_princip
                        : is_allowed(policy, who, verb, topic);
 }
 
+/* Which rule decided; NULL: none is about it. */
+#define WHY_SIZE 512
+static void tell_rule(const struct dlxd_rule *rule, enum dlxd_verb verb, char *ret, size_t size)
+{
+    if (rule)
+        (void)snprintf(ret, size, "rule \"%s\" (%s) denies \"%s\"", rule->name,
+                       rule->place ? rule->place : "command line", dlxd_verb_name(verb));
+    else
+        (void)snprintf(ret, size, "no rule allows it \"%s\"", dlxd_verb_name(verb));
+}
+
 static void log_refusal(const struct dlxd_policy *policy, const struct dlxd_principal *who,
                         enum dlxd_verb verb, const char *topic)
 {
     const struct dlxd_rule *rule = dlxd_rules_find(policy->borrow_rules, who, verb, topic);
     struct refusal refusal;
+    char why[WHY_SIZE];
     refusal_init(&refusal, who, dlxd_verb_name(verb), topic, rule);
-    if (rule)
-        dlxd_log_refusal(dlxd_principal_number(who), refusal.fields, DLX_ARRAY_SIZE(refusal.fields),
-                         "refused: %s may not %s %s: rule \"%s\" (%s) denies \"%s\"%s",
-                         refusal.whose, verb_texts[verb], topic, rule->name,
-                         rule->place ? rule->place : "command line", dlxd_verb_name(verb),
-                         refusal.process);
-    else
-        dlxd_log_refusal(dlxd_principal_number(who), refusal.fields, DLX_ARRAY_SIZE(refusal.fields),
-                         "refused: %s may not %s %s: no rule allows it \"%s\"%s", refusal.whose,
-                         verb_texts[verb], topic, dlxd_verb_name(verb), refusal.process);
+    tell_rule(rule, verb, why, sizeof why);
+    dlxd_log_refusal(dlxd_principal_number(who), refusal.fields, DLX_ARRAY_SIZE(refusal.fields),
+                     "refused: %s may not %s %s: %s%s", refusal.whose, verb_texts[verb], topic, why,
+                     refusal.process);
+}
+
+void dlxd_policy_explain(const struct dlxd_policy *policy, const struct dlxd_principal *who,
+                         enum dlxd_verb verb, const char *topic, char *ret, size_t size)
+{
+    *ret = '\0';
+    if (!dlxd_policy_may(policy, who, verb, topic))
+        tell_rule(dlxd_rules_find(policy->borrow_rules, who, verb, topic), verb, ret, size);
 }
 
 int dlxd_policy_check(const struct dlxd_policy *policy, const struct dlxd_principal *who,

@@ -33,6 +33,10 @@ bool dlxd_policy_may(const struct dlxd_policy *policy, const struct dlxd_princip
 int dlxd_policy_check(const struct dlxd_policy *policy, const struct dlxd_principal *who,
                       enum dlxd_verb verb, const char *topic);
 
+/* Why `who` may not: "rule \"cameras\" (FILE:12) denies \"publish\"". "" if it may. */
+void dlxd_policy_explain(const struct dlxd_policy *policy, const struct dlxd_principal *who,
+                         enum dlxd_verb verb, const char *topic, char *ret, size_t size);
+
 /* Does the rule by which `who` publishes on the topic say whose processes its workers are?
  * If so, `ret` is a principal, which the caller owns; else NULL. Returns 0, DLX_E_NO_MEMORY. */
 int dlxd_policy_workers(const struct dlxd_policy *policy, const struct dlxd_principal *who,

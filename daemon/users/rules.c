@@ -161,6 +161,20 @@ const struct dlxd_rule *dlxd_rules_find(const struct dlxd_rules *rules,
     return NULL;
 }
 
+bool dlxd_rules_let_everybody(const struct dlxd_rules *rules, enum dlxd_verb verb,
+                              const char *topic)
+{
+    for (size_t i = 0; rules && i < rules->n; i++) {
+        const struct dlxd_rule *rule = &rules->items[i];
+        bool is_for_somebody = rule->is_for_everybody || rule->n_uids > 0 || rule->n_gids > 0;
+        bool denies = rule->deny & DLXD_VERB(verb) && is_for_somebody;
+        bool allows = rule->allow & DLXD_VERB(verb) && rule->is_for_everybody;
+        if ((denies || allows) && is_about_socket(rule, DLXD_SOCKET_MAIN) && is_for(rule, topic))
+            return allows;
+    }
+    return false;
+}
+
 bool dlxd_rules_allow_something(const struct dlxd_rules *rules, const struct dlxd_principal *who)
 {
     bool may = false;

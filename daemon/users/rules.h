@@ -74,6 +74,9 @@ int dlxd_rule_add_socket(struct dlxd_rule *rule, const char *name);
 const struct dlxd_rule *dlxd_rules_find(const struct dlxd_rules *rules,
                                         const struct dlxd_principal *who, enum dlxd_verb verb,
                                         const char *topic);
+/* Do the rules let every user of the main socket do that, whatever its groups? */
+bool dlxd_rules_let_everybody(const struct dlxd_rules *rules, enum dlxd_verb verb,
+                              const char *topic);
 /* Does any rule allow it anything? */
 bool dlxd_rules_allow_something(const struct dlxd_rules *rules, const struct dlxd_principal *who);
 

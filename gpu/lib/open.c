@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/lib/open.h"
 #include "common/packet.h"
+#include "gpu/gpu.h"
 #include "gpu/lib/fetch.h"
 #include "gpu/lib/range.h"
 #include <inttypes.h>
@@ -82,6 +83,12 @@ int dlx__message_gpu_open(struct dlx_message *m, uint32_t i, DLTensor *tensor)
     tensor->data = (uint8_t *)dlx__gpu_import_base(a->import) + place->offset;
     tensor->device.device_id = dlx__gpu_import_device(a->import);
     return 0;
+}
+
+int dlx__message_gpu_copy_to_host(const DLTensor *tensor, void *to, uint64_t size)
+{
+    return dlx__gpu_copy_to_host((int32_t)tensor->device.device_type, tensor->device.device_id, to,
+                                 tensor->data, size);
 }
 
 /* ---- open in a range ------------------------------------------------------------------------- */

@@ -19,6 +19,7 @@ int32_t dlx__message_gpu_type(enum dlx_gpu_kind kind);
 int dlx__message_gpu_open(struct dlx_message *m, uint32_t i, DLTensor *tensor);
 int dlx__message_gpu_open_into(struct dlx_message *m, struct dlx_gpu_range *range,
                                int64_t timeout_ns);
+int dlx__message_gpu_copy_to_host(const DLTensor *tensor, void *to, uint64_t size);
 
 /* Returns the code, and its text begins with the topic, the publisher and the tensor. */
 int dlx__message_gpu_fail(const struct dlx_message *m, uint32_t i, int code);

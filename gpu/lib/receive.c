@@ -1054,6 +1054,7 @@ const struct dlx_gpu_receiver_table dlx__gpu_receive_table = {
     .place = place_tensor,
     .open = dlx__message_gpu_open,
     .open_into = dlx__message_gpu_open_into,
+    .copy_to_host = dlx__message_gpu_copy_to_host,
     .await = await_tensor,
     .message_status = message_status,
     .wait_status = dlx__gpu_wait_result,

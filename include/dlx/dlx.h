@@ -235,7 +235,8 @@ enum dlx_on_full {
 struct dlx_publisher_args {
     size_t size;
     /** How many of the newest messages stay readable for subscriptions that ask for a history, 1 to
-     *  1024. 0: the larger of 1 and `retain`. */
+     *  1024. 0: the larger of 1 and `retain`. Only those that are retained go along to the next
+     *  daemon. */
     uint32_t history;
     /** enum dlx_on_full. Only a BLOCK publisher serves reliable subscribers. */
     uint32_t on_full;
@@ -426,6 +427,7 @@ struct dlx_publish_args {
  *   DLX_E_FD_LIMIT      the process may open no more descriptors, which an arena needs
  *   DLX_E_ACCESS        dlpackd has reloaded its rules, and they no longer let this program publish
  *                       on the topic: each call fails, and the library asks again once a second
+ *   DLX_E_KICKED        an operator has disconnected this program (dlx_kick()): each call fails
  *   DLX_E_IN_USE        another thread is in a call on this publisher
  *   DLX_E_FORKED        the publisher is the parent's
  *   DLX_E_PROTOCOL      the answer is no answer of dlpackd
@@ -684,6 +686,7 @@ DLX_API int dlx_subscription_fd(struct dlx_subscription *s);
  *                         handler ran during it
  *   DLX_E_BAD_PEER        a publisher wrote invalid values: its link is cut, other links continue
  *   DLX_E_QOS             once for each publisher that drops and joins a reliable subscription
+ *   DLX_E_KICKED          an operator has disconnected this program (dlx_kick()), each time
  *   DLX_E_DISCONNECTED    once, when no publisher is left and the daemon is lost; later calls wait
  *                         for a new publisher
  *   DLX_E_NO_MEMORY       there is none for the message or a link

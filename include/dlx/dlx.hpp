@@ -421,6 +421,11 @@ class message : public detail::handle<dlx_message>
     /** Tells whether the tensors were ready for the stream of tensor_on() that began to wait last:
      *  0, 1 or an error code of dlx_message_status(). */
     int status() const noexcept { return dlx_message_status(get()); }
+    /** Copies the elements of tensor `i` to memory of the host: dlx_message_copy_to_host(). */
+    void copy_to_host(std::uint32_t i, span<unsigned char> to) const
+    {
+        detail::check(dlx_message_copy_to_host(get(), i, to.data(), to.size()));
+    }
     /** Makes a private, writable tensor: dlx_message_tensor_private(). */
     dlx::tensor private_tensor(std::uint32_t i) const
     {

@@ -42,7 +42,8 @@
     X(INTERRUPTED, -27, "the wait was interrupted")                                                \
     X(QOS, -28, "the publisher does not offer what the subscriber asks for")                       \
     X(WORKER_GONE, -29, "the worker that had the request is gone")                                 \
-    X(CALL_FAILED, -30, "the worker answered with an error")
+    X(CALL_FAILED, -30, "the worker answered with an error")                                       \
+    X(KICKED, -31, "an operator has disconnected this program")
 
 enum dlx_error {
     DLX_OK = 0,

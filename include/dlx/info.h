@@ -40,7 +40,19 @@ struct dlx_publisher_info {
      *  still map the memory; `pid`, `uid` and `client_name` are those of the publisher if it is one
      *  of them. */
     uint64_t former;
+    /** As the publisher counts them; DLX_FIGURE_UNKNOWN if the daemon is older than protocol 2.10.
+     *  A publisher whose library is older counts no time. */
+    uint64_t copied;        /**< messages that were copied into shared memory */
+    uint64_t copied_bytes;  /**< payload that was copied */
+    uint64_t blocked_ns;    /**< how long publishes have waited for room, with one that waits now */
+    uint64_t blocked_at_ns; /**< when that wait began, CLOCK_MONOTONIC; 0: none goes on */
+    /** A rule of the daemon lets every user observe the topic. False also for publishers of
+     *  dlx_list_gone_publishers(), and if the daemon is older than protocol 2.10. */
+    bool for_everybody;
 };
+
+/** Value of figures that the daemon is too old to report. */
+#define DLX_FIGURE_UNKNOWN UINT64_MAX
 
 /** Value of `behind` if the daemon is too old to report it. */
 #define DLX_BEHIND_UNKNOWN UINT64_MAX
@@ -76,6 +88,74 @@ struct dlx_link_info {
     uint64_t former_bytes;
     /** Of a worker: the number of its group, as in struct dlx_group_info; else 0. */
     uint32_t group;
+    /** When the next message for the subscriber was published: CLOCK_MONOTONIC, in nanoseconds. 0:
+     *  there is none, or the daemon cannot say, as one older than protocol 2.10. */
+    uint64_t next_ns;
+    /** Likewise of the oldest message that it holds. Of one that the ring had passed when the
+     *  daemon was asked for the first time, a later time: it is at least that old. */
+    uint64_t held_ns;
+};
+
+/** One subscription, whether a publisher serves it or not. */
+struct dlx_subscription_info {
+    size_t size;
+    char topic[DLX_TOPIC_MAX + 1]; /**< its topic or pattern */
+    char client_name[64];          /**< as in struct dlx_publisher_info */
+    uint64_t subscription;         /**< id of the subscription */
+    uint64_t client;               /**< id of its connection, as in struct dlx_client_info */
+    uint32_t pid;                  /**< as in struct dlx_publisher_info */
+    uint32_t uid;                  /**< of the process */
+    uint32_t n_links; /**< to publishers, also links that are being made; 0: none serves it */
+    uint32_t mode;    /**< enum dlx_mode */
+    bool reliable;    /**< as in struct dlx_subscribe_args */
+    bool accepts_unreliable; /**< likewise */
+    char group[64];          /**< likewise; "": none */
+    /** Why its last link was refused, as `text` of struct dlx_refusal_info; "": none was lately. */
+    char refusal[512];
+};
+
+/** Something that the daemon has refused to a program. */
+struct dlx_refusal_info {
+    size_t size;
+    char topic[DLX_TOPIC_MAX + 1]; /**< topic, or the pattern of a subscription */
+    char what[16];        /**< "publish", "subscribe", "link" of a subscription, or "memory" */
+    char client_name[64]; /**< as in struct dlx_publisher_info */
+    uint64_t number;      /**< rises with each refusal */
+    int32_t code;         /**< enum dlx_error */
+    uint32_t pid;         /**< as in struct dlx_publisher_info */
+    uint32_t uid;         /**< of the process */
+    /** What the program was told. Of other users' programs, only root and the daemon's user are
+     *  given that. Others read that there was a refusal, and whom to ask. */
+    char text[512];
+    /** Which rule of the configuration decided; "" if none did, and for all other users. */
+    char rule[256];
+    uint64_t at_ns;        /**< when, CLOCK_MONOTONIC; of the last time */
+    uint64_t n;            /**< how often */
+    uint64_t subscription; /**< of "link": id of the subscription; else 0 */
+};
+
+/** One connection of a program. */
+struct dlx_client_info {
+    size_t size;
+    char client_name[64];  /**< `name` of struct dlx_connect_args */
+    char socket[32];       /**< name of the listening socket on which it connected */
+    uint64_t client;       /**< id of the connection */
+    uint64_t shared_bytes; /**< shared memory of its publishers */
+    uint32_t pid;          /**< as in struct dlx_publisher_info */
+    uint32_t uid;          /**< of the process */
+    uint32_t n_publishers;
+    uint32_t n_subscriptions;
+    uint32_t n_links;        /**< as publisher and as subscriber */
+    uint32_t protocol_minor; /**< version of the protocol that it speaks */
+    bool own;                /**< it is the connection that asks */
+};
+
+/** What a kick has done. */
+struct dlx_kicked {
+    size_t size;
+    uint32_t n_kicked; /**< connections that were cut */
+    /** Of them, those of a library older than protocol 2.10, which connects again by itself. */
+    uint32_t n_older;
 };
 
 /** Whether process ids of the daemon are those of the caller's pid namespace. */
@@ -108,6 +188,15 @@ struct dlx_daemon_info {
     char lack[256];
     /** What programs keep of the memory of earlier daemons, as they say; each byte once. */
     uint64_t former_bytes;
+    /** What the daemon has refused since its start: by a rule, by a quota or limit, since the
+     *  publisher does not offer it, and for other reasons. 0: too old to say. */
+    uint64_t refused_access;
+    uint64_t refused_limit;
+    uint64_t refused_qos;
+    uint64_t refused_other;
+    /** Messages that subscribers held when their processes died, since the daemon's start; their
+     *  memory went back to the publishers. 0: too old to say. */
+    uint64_t reclaimed;
 };
 
 /** Value of `max` without a limit. */
@@ -129,6 +218,9 @@ struct dlx_quota_info {
 typedef int (*dlx_publisher_info_fn)(const struct dlx_publisher_info *info, void *userdata);
 typedef int (*dlx_link_info_fn)(const struct dlx_link_info *info, void *userdata);
 typedef int (*dlx_quota_info_fn)(const struct dlx_quota_info *info, void *userdata);
+typedef int (*dlx_subscription_info_fn)(const struct dlx_subscription_info *info, void *userdata);
+typedef int (*dlx_refusal_info_fn)(const struct dlx_refusal_info *info, void *userdata);
+typedef int (*dlx_client_info_fn)(const struct dlx_client_info *info, void *userdata);
 
 /**
  * Lists publishers, ordered by topic, then by id. `topic` may be a pattern. NULL: all topics.
@@ -139,6 +231,7 @@ typedef int (*dlx_quota_info_fn)(const struct dlx_quota_info *info, void *userda
  *
  *   DLX_E_TOPIC         the topic or pattern is invalid
  *   DLX_E_DISCONNECTED  the daemon is lost, and no other one could be reached
+ *   DLX_E_KICKED        an operator has disconnected this client (dlx_kick())
  *   DLX_E_TIMEOUT       the daemon did not answer in the time of struct dlx_connect_args
  *   DLX_E_INTERRUPTED   `interrupt` of struct dlx_connect_args ended the wait
  *   DLX_E_IN_USE        `interrupt` made this call while its thread waits for the daemon
@@ -177,6 +270,49 @@ DLX_API int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_in
  * Returns as dlx_list_publishers(); DLX_E_VERSION (the daemon is too old).
  */
 DLX_API int dlx_list_quotas(struct dlx_client *c, dlx_quota_info_fn fn, void *userdata);
+
+/**
+ * Lists subscriptions, ordered by topic, then by id; those to patterns come last. `topic` may be a
+ * pattern: a subscription to a pattern is listed if one topic at least matches both. NULL: all.
+ * `unserved`: only those without a link to a publisher.
+ *
+ * Returns as dlx_list_publishers(); DLX_E_VERSION (the daemon is older than protocol 2.10).
+ */
+DLX_API int dlx_list_subscriptions(struct dlx_client *c, const char *topic, bool unserved,
+                                   dlx_subscription_info_fn fn, void *userdata);
+
+/**
+ * Lists what the daemon has refused lately, the oldest refusal first. The daemon keeps 128 of them,
+ * at most 32 of one user, until it ends. What a process is refused again is one entry.
+ *
+ * Returns as dlx_list_subscriptions().
+ */
+DLX_API int dlx_list_refusals(struct dlx_client *c, const char *topic, dlx_refusal_info_fn fn,
+                              void *userdata);
+
+/**
+ * Lists connections by id: those of the caller's user. Root, and the daemon's own user on its main
+ * socket, see all.
+ *
+ * Returns as dlx_list_subscriptions(), but for DLX_E_TOPIC.
+ */
+DLX_API int dlx_list_clients(struct dlx_client *c, dlx_client_info_fn fn, void *userdata);
+
+/**
+ * Cuts a connection and all that was made with it: its publishers and subscriptions end as if the
+ * program had broken a rule. The process lives, and what it holds stays in its memory. Its library
+ * does not connect again by itself: calls with that connection fail with DLX_E_KICKED, whose text
+ * names the kicking program, until the program connects anew. `ret` may be NULL. The same rights as
+ * dlx_list_clients().
+ *
+ * Returns as dlx_list_clients(); DLX_E_NOT_FOUND (there is none that the caller may kick);
+ * DLX_E_INVALID (0, or the connection `c` itself).
+ */
+DLX_API int dlx_kick(struct dlx_client *c, uint64_t client, struct dlx_kicked *ret);
+
+/** Cuts all connections of a process, whose id is as in struct dlx_client_info, but for `c`.
+ *  Returns as dlx_kick(). */
+DLX_API int dlx_kick_process(struct dlx_client *c, uint32_t pid, struct dlx_kicked *ret);
 
 /** Gets what the daemon says of itself. Returns as dlx_list_publishers(). */
 DLX_API int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *ret);

@@ -31,6 +31,7 @@ DLX_API uint32_t dlx_message_n_tensors(const struct dlx_message *m);
  *   - dlx_message_tensor_on() gives a tensor on a GPU to a stream, before it is ready.
  *   - dlx_message_tensor_describe() tells what a tensor on a GPU is, without waiting until it is
  *     ready.
+ *   - dlx_message_copy_to_host() copies the elements, wherever they are.
  *   - dlx_message_tensor_legacy() is for libraries that do not know DLPack 1.
  *
  * Returns 0; DLX_E_INVALID (no such tensor), DLX_E_NO_MEMORY, DLX_E_FORKED, and what <dlx/gpu.h>
@@ -65,7 +66,22 @@ DLX_API int dlx_message_tensor_private(struct dlx_message *m, uint32_t i,
  * Returns as dlx_message_tensor(); DLX_E_READ_ONLY (without `allow_read_only`).
  */
 DLX_API int dlx_message_tensor_legacy(struct dlx_message *m, uint32_t i, bool allow_read_only,
-                                      DLManagedTensor **ret); /**
+                                      DLManagedTensor **ret);
+
+/**
+ * Copies the elements of tensor `i` to memory of the caller, in row-major order and without gaps,
+ * wherever the tensor is. For a tensor on a GPU this opens it and waits until it is ready, as
+ * dlx_message_tensor() does, and then for the copy. It makes the primary context of the GPU in this
+ * process, if there is none. A tensor on a GPU that has strides needs memory of the host for all
+ * that its elements span, meanwhile. Any thread.
+ *
+ * Returns 0; DLX_E_INVALID (no such tensor, or it has more than `size` bytes: the text has the
+ * bytes), DLX_E_NO_MEMORY, DLX_E_FORKED, and what dlx_message_tensor() returns for a tensor on a
+ * GPU. After an error the content of `to` has no meaning.
+ */
+DLX_API int dlx_message_copy_to_host(struct dlx_message *m, uint32_t i, void *to, size_t size);
+
+/**
  * Lends tensor `i`, read-only and valid as long as the message. NULL if there is no such tensor. A
  * tensor on a GPU has data NULL and device_id 0 here; dlx_message_tensor() opens it.
  */

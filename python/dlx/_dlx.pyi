@@ -190,7 +190,12 @@ class PublisherInfo(TypedDict):
     on_full: Literal["drop", "block"]
     retain: int
     retained: bool
-    refused: int | None  # None: the daemon is older and does not tell
+    refused: int | None  # None, here and below: the daemon is older and does not tell
+    copied: int | None
+    copied_bytes: int | None
+    blocked_ns: int | None
+    blocked_at_ns: int | None
+    for_everybody: bool
 
 class LinkInfo(TypedDict):
     client_name: str
@@ -209,6 +214,8 @@ class LinkInfo(TypedDict):
     joining: bool
     behind: int | None  # None: the daemon is older and does not tell
     group: int
+    next_ns: int
+    held_ns: int
 
 class GroupInfo(TypedDict):
     topic: str
@@ -260,6 +267,11 @@ class DaemonInfo(TypedDict):
     longest_turn_ns: int
     pid_scope: str
     lack: str
+    refused_access: int
+    refused_limit: int
+    refused_qos: int
+    refused_other: int
+    reclaimed: int
 
 class DLPackInfo(TypedDict):
     libdlx: str
@@ -480,6 +492,9 @@ class Tensor:
     def _is_padded(self) -> bool: ...
     def _view(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], /) -> Tensor: ...
     def _repr_html_(self) -> str: ...
+    def _repr_png_(self) -> bytes | None: ...
+    def _as_bits(self) -> Tensor: ...
+    def _as_bytes(self) -> Tensor: ...
     def as_legacy(self) -> Tensor: ...
     def copy(self) -> Tensor: ...
     def numpy(self) -> np.ndarray: ...

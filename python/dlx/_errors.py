@@ -48,6 +48,13 @@ class DaemonError(Error, ConnectionError):
     """There is no dlpackd, or the connection to it was lost."""
 
 
+@_public("KICKED")
+class Kicked(Error, ConnectionError):
+    """An operator has disconnected this program (dlxctl kick); the text names who. Nothing connects
+    again by itself: dlx.connect() does.
+    """
+
+
 @_public("NO_MEMORY")
 class NoMemory(Error, MemoryError):
     """There is not enough memory; the text has the bytes."""

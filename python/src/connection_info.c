@@ -4,46 +4,59 @@
 
 #include "connection.h"
 #include "errors.h"
+#include <assert.h>
 
 static PyObject *daemon_dict(const struct dlx_client *c, const struct dlx_daemon_info *i)
 {
     static const char *const scopes[] = {"unknown", "here", "elsewhere"};
     static const char *const places[] = {"named", "user", "system", "tmp"};
     return Py_BuildValue(
-        "{s:s,s:s,s:s,s:s,s:I,s:(II),s:I,s:I,s:I,s:I,s:K,s:K,s:K,s:s,s:K,s:s,s:N}", "version",
-        i->version, "socket", i->socket, "place", places[dlx_client_daemon_place(c)], "refused_by",
-        dlx_client_refused_by(c), "pid", i->pid, "protocol", i->protocol_major, i->protocol_minor,
-        "n_clients", i->n_clients, "n_publishers", i->n_publishers, "n_links", i->n_links,
-        "n_topics", i->n_topics, "shared_bytes", i->shared_bytes, "former_bytes", i->former_bytes,
-        "uptime_ns", i->uptime_ns, "memory", i->memory, "longest_turn_ns", i->longest_turn_ns,
-        "pid_scope", scopes[i->pid_scope], "lack", dlxpy_text(i->lack));
+        "{s:s,s:s,s:s,s:s,s:I,s:(II),s:I,s:I,s:I,s:I,s:K,s:K,s:K,s:s,s:K,s:s,s:N,s:K,s:K,s:K,s:K,s:"
+        "K}",
+        "version", i->version, "socket", i->socket, "place", places[dlx_client_daemon_place(c)],
+        "refused_by", dlx_client_refused_by(c), "pid", i->pid, "protocol", i->protocol_major,
+        i->protocol_minor, "n_clients", i->n_clients, "n_publishers", i->n_publishers, "n_links",
+        i->n_links, "n_topics", i->n_topics, "shared_bytes", i->shared_bytes, "former_bytes",
+        i->former_bytes, "uptime_ns", i->uptime_ns, "memory", i->memory, "longest_turn_ns",
+        i->longest_turn_ns, "pid_scope", scopes[i->pid_scope], "lack", dlxpy_text(i->lack),
+        "refused_access", i->refused_access, "refused_limit", i->refused_limit, "refused_qos",
+        i->refused_qos, "refused_other", i->refused_other, "reclaimed", i->reclaimed);
+}
+
+static_assert(DLX_BEHIND_UNKNOWN == DLX_FIGURE_UNKNOWN && DLX_REFUSED_UNKNOWN == DLX_FIGURE_UNKNOWN,
+              "one value says that a figure is unknown");
+
+/* None: the daemon is too old to tell. */
+static PyObject *figure(uint64_t n)
+{
+    return n == DLX_FIGURE_UNKNOWN ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(n);
 }
 
 static PyObject *publisher_dict(const struct dlx_publisher_info *i)
 {
-    PyObject *refused = i->refused == DLX_REFUSED_UNKNOWN ? Py_NewRef(Py_None)
-                                                          : PyLong_FromUnsignedLongLong(i->refused);
     return Py_BuildValue(
-        "{s:s,s:N,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:I,s:O,s:N}", "topic", i->topic,
-        "client_name", dlxpy_text(i->client_name), "publisher", i->publisher, "published",
-        i->published, "published_bytes", i->published_bytes, "arena_bytes", i->arena_bytes,
-        "control_bytes", i->control_bytes, "pid", i->pid, "uid", i->uid, "n_subscribers",
-        i->n_subscribers, "n_arenas", i->n_arenas, "depth", i->depth, "history", i->history,
-        "on_full", i->on_full == DLX_ON_FULL_BLOCK ? "block" : "drop", "retain", i->retain,
-        "retained", i->retained ? Py_True : Py_False, "refused", refused);
+        "{s:s,s:N,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:I,s:O,s:N,s:N,s:N,s:N,s:N,s:O}",
+        "topic", i->topic, "client_name", dlxpy_text(i->client_name), "publisher", i->publisher,
+        "published", i->published, "published_bytes", i->published_bytes, "arena_bytes",
+        i->arena_bytes, "control_bytes", i->control_bytes, "pid", i->pid, "uid", i->uid,
+        "n_subscribers", i->n_subscribers, "n_arenas", i->n_arenas, "depth", i->depth, "history",
+        i->history, "on_full", i->on_full == DLX_ON_FULL_BLOCK ? "block" : "drop", "retain",
+        i->retain, "retained", i->retained ? Py_True : Py_False, "refused", figure(i->refused),
+        "copied", figure(i->copied), "copied_bytes", figure(i->copied_bytes), "blocked_ns",
+        figure(i->blocked_ns), "blocked_at_ns", figure(i->blocked_at_ns), "for_everybody",
+        i->for_everybody ? Py_True : Py_False);
 }
 
 static PyObject *link_dict(const struct dlx_link_info *i)
 {
-    PyObject *behind = i->behind == DLX_BEHIND_UNKNOWN ? Py_NewRef(Py_None)
-                                                       : PyLong_FromUnsignedLongLong(i->behind);
     return Py_BuildValue(
-        "{s:N,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:O,s:O,s:O,s:O,s:N,s:I}", "client_name",
+        "{s:N,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:O,s:O,s:O,s:O,s:N,s:I,s:K,s:K}", "client_name",
         dlxpy_text(i->client_name), "link", i->link, "publisher", i->publisher, "taken", i->taken,
         "skipped", i->skipped, "lost", i->lost, "pid", i->pid, "uid", i->uid, "n_held", i->n_held,
         "max_held", i->max_held, "latest", i->mode == DLX_MODE_LATEST ? Py_True : Py_False,
         "reliable", i->reliable ? Py_True : Py_False, "blocks", i->blocks ? Py_True : Py_False,
-        "joining", i->joining ? Py_True : Py_False, "behind", behind, "group", i->group);
+        "joining", i->joining ? Py_True : Py_False, "behind", figure(i->behind), "group", i->group,
+        "next_ns", i->next_ns, "held_ns", i->held_ns);
 }
 
 static PyObject *group_dict(const struct dlx_group_info *i)

@@ -14,13 +14,24 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum kind { NOTHING, CLIENT, PUBLISHER, SUBSCRIPTION, CALLER, SERVICE, REQUEST, MESSAGE, TENSOR };
+enum kind {
+    NOTHING,
+    CLIENT,
+    PUBLISHER,
+    SUBSCRIPTION,
+    OBSERVER,
+    CALLER,
+    SERVICE,
+    REQUEST,
+    MESSAGE,
+    TENSOR
+};
 
 struct object {
     char name[32];
     enum kind kind;
     void *handle;
-    char *events;  /* of publishers and subscriptions: all that came */
+    char *events;  /* of publishers, subscriptions and observers: all that came */
     uint64_t call; /* of calls that were begun, which are NOTHING */
 };
 
@@ -88,6 +99,9 @@ static void release(struct object *o)
         break;
     case SUBSCRIPTION:
         dlx_subscription_unref(o->handle);
+        break;
+    case OBSERVER:
+        dlx_observer_unref(o->handle);
         break;
     case CALLER:
         dlx_caller_unref(o->handle);
@@ -428,6 +442,7 @@ static void do_subscribe(void)
                                       .mode = number_of("latest") ? DLX_MODE_LATEST : DLX_MODE_ALL,
                                       .history = number_of("history"),
                                       .reliable = number_of("reliable"),
+                                      .accepts_unreliable = number_of("accepts_unreliable"),
                                       .max_held = number_of("max_held"),
                                       .n_publishers = number_of("publishers"),
                                       .group = text_of("group", NULL),
@@ -618,6 +633,24 @@ static void do_renew(void)
     done(dlx_message_renew(get(1)));
 }
 
+static void keep_event(struct object *o, const char *text)
+{
+    char *more = NULL;
+    if (asprintf(&more, "%s %s", o->events ? o->events : "", text) < 0)
+        abort();
+    free(o->events);
+    o->events = more;
+}
+
+/* `r` is what the call returned that found no further one. */
+static void say_events(const struct object *o, int r)
+{
+    if (r != DLX_E_EMPTY)
+        fail(r);
+    else
+        printf("ok%s", o->events ? o->events : "");
+}
+
 static void do_events(void)
 {
     static const char *const kinds[] = {
@@ -633,21 +666,119 @@ static void do_events(void)
     };
     struct object *o = find(words[1]);
     struct dlx_event e = {.size = sizeof e};
+    char text[sizeof e.topic + 64];
     int r;
     while ((r = o->kind == PUBLISHER ? dlx_publisher_next_event(o->handle, &e)
                                      : dlx_subscription_next_event(o->handle, &e)) == 0) {
-        char *more = NULL;
-        if (asprintf(&more, "%s %s:%s:%u", o->events ? o->events : "", kinds[e.kind], e.topic,
-                     e.pid) < 0)
-            abort();
-        free(o->events);
-        o->events = more;
+        (void)snprintf(text, sizeof text, "%s:%s:%u", kinds[e.kind], e.topic, e.pid);
+        keep_event(o, text);
     }
-    if (r != DLX_E_EMPTY)
-        fail(r);
-    else
-        printf("ok%s", o->events ? o->events : "");
+    say_events(o, r);
 }
+
+/* ---- observers, and what publishers offer --------------------------------------------------- */
+
+static void do_observe(void)
+{
+    struct dlx_observer *o = NULL;
+    const char *kinds = text_of("kinds", "");
+    struct dlx_observer_args args = {.size = sizeof args,
+                                     .kinds = *kinds == 'p'   ? DLX_OBSERVED_PUBLISHER
+                                              : *kinds == 's' ? DLX_OBSERVED_SUBSCRIPTION
+                                                              : 0};
+    int r = dlx_observer_new(get(2), words[3], &args, &o);
+    made(r, OBSERVER, o);
+}
+
+/* ON_FULL:DEPTH:HISTORY:RETAIN:RETAIN_FOR */
+static void write_qos(FILE *to, uint32_t on_full, uint32_t depth, uint32_t history, uint32_t retain,
+                      int64_t retain_for_ns)
+{
+    (void)fprintf(to, "%s:%u:%u:%u:", on_full == DLX_ON_FULL_BLOCK ? "block" : "drop", depth,
+                  history, retain);
+    if (retain_for_ns == 0 || retain_for_ns == DLX_RETAIN_LATCHED)
+        (void)fprintf(to, retain_for_ns == 0 ? "forever" : "latched");
+    else
+        (void)fprintf(to, "%" PRId64, retain_for_ns / 1000000);
+}
+
+static void do_qos(void)
+{
+    struct dlx_message_qos qos = {.size = sizeof qos};
+    int r = dlx_message_get_qos(get(1), &qos);
+    if (r < 0) {
+        fail(r);
+        return;
+    }
+    printf("ok ");
+    write_qos(stdout, qos.on_full, qos.depth, qos.history, qos.retain, qos.retain_for_ns);
+    printf(":%d", qos.reliable);
+}
+
+static void write_change(FILE *to, const struct dlx_observed *x)
+{
+    const bool is_publisher = x->kind == DLX_OBSERVED_PUBLISHER;
+    if (x->kind == DLX_OBSERVED_ALL) {
+        (void)fprintf(to, "all");
+        return;
+    }
+    (void)fprintf(to, "%s:%s:%s:%u:%d:", is_publisher ? "publisher" : "subscription", x->topic,
+                  x->gone       ? "gone"
+                  : x->retained ? "retained"
+                                : "there",
+                  x->pid, x->own);
+    if (is_publisher)
+        write_qos(to, x->on_full, x->depth, x->history, x->retain, x->retain_for_ns);
+    else
+        (void)fprintf(to, "%s:%d:%d:%s", x->mode == DLX_MODE_LATEST ? "latest" : "all", x->reliable,
+                      x->accepts_unreliable, *x->group ? x->group : "-");
+    for (uint32_t i = 0; i < x->n_groups; i++)
+        (void)fprintf(to, "%s%s", i > 0 ? "," : ":", x->groups[i]);
+    if (is_publisher && x->n_groups == 0)
+        (void)fprintf(to, ":-");
+}
+
+/* The next change, which is kept. Its text is the caller's. */
+static int next_change(struct object *o, int64_t timeout_ns, char **ret_text)
+{
+    struct dlx_observed x = {.size = sizeof x};
+    size_t size;
+    int r = dlx_observer_next(o->handle, timeout_ns, &x);
+    if (r < 0)
+        return r;
+    FILE *to = open_memstream(ret_text, &size);
+    if (!to)
+        abort();
+    write_change(to, &x);
+    (void)fclose(to);
+    keep_event(o, *ret_text);
+    return 0;
+}
+
+static void do_next(void)
+{
+    char *text = NULL;
+    int r = next_change(find(words[1]), ns(words[2]), &text);
+    if (r < 0)
+        none_or_fail(r);
+    else
+        printf("ok %s", text);
+    free(text);
+}
+
+static void do_changes(void)
+{
+    struct object *o = find(words[1]);
+    char *text = NULL;
+    int r;
+    while ((r = next_change(o, 0, &text)) == 0) {
+        free(text);
+        text = NULL;
+    }
+    say_events(o, r);
+}
+
+/* ---- counters, descriptors and lists -------------------------------------------------------- */
 
 static void do_stats(void)
 {
@@ -687,6 +818,7 @@ static void do_poll(void)
     struct pollfd p = {.events = POLLIN};
     p.fd = o->kind == PUBLISHER      ? dlx_publisher_fd(o->handle)
            : o->kind == SUBSCRIPTION ? dlx_subscription_fd(o->handle)
+           : o->kind == OBSERVER     ? dlx_observer_fd(o->handle)
            : o->kind == CALLER       ? dlx_caller_fd(o->handle)
                                      : dlx_service_fd(o->handle);
     if (p.fd < 0)
@@ -907,6 +1039,10 @@ static const struct {
     {"give_back", do_give_back},
     {"renew", do_renew},
     {"events", do_events},
+    {"observe", do_observe},
+    {"next", do_next},
+    {"changes", do_changes},
+    {"qos", do_qos},
     {"stats", do_stats},
     {"poll", do_poll},
     {"publishers", do_list},

@@ -30,10 +30,10 @@ struct refused {
 };
 
 struct object {
-    std::variant<std::monostate, dlx::client, dlx::publisher, dlx::subscription, dlx::caller,
-                 dlx::service, dlx::request, dlx::message, dlx::tensor>
+    std::variant<std::monostate, dlx::client, dlx::publisher, dlx::subscription, dlx::observer,
+                 dlx::caller, dlx::service, dlx::request, dlx::message, dlx::tensor>
         handle;
-    text events;            /* of publishers and subscriptions: all that came */
+    text events;            /* of publishers, subscriptions and observers: all that came */
     std::uint64_t call = 0; /* of calls that were begun */
 };
 
@@ -325,6 +325,7 @@ static dlx::subscription subscribed(const words &w)
     args.mode = number("latest") ? DLX_MODE_LATEST : DLX_MODE_ALL;
     args.history = option("history") == "none" ? DLX_HISTORY_NONE : number("history");
     args.reliable = number("reliable");
+    args.accepts_unreliable = number("accepts_unreliable");
     args.max_held = number("max_held");
     args.n_publishers = option("publishers") == "any" ? DLX_PUBLISHERS_ANY : number("publishers");
     args.group = text_or_null("group");
@@ -406,6 +407,72 @@ static text events(const words &w)
     return "ok" + o.events;
 }
 
+static dlx::observer observed(const words &w)
+{
+    const text kinds = option("kinds");
+    dlx_observer_args args{};
+    args.kinds = kinds == "publishers"      ? DLX_OBSERVED_PUBLISHER
+                 : kinds == "subscriptions" ? DLX_OBSERVED_SUBSCRIPTION
+                                            : 0;
+    return dlx::observer(get<dlx::client>(w[2]), w[3], args);
+}
+
+/* Of a message, or of an observed publisher. */
+template <class Q> static text offered(const Q &q)
+{
+    const auto retain_for = q.retain_for_ns == 0 ? "forever"
+                            : q.retain_for_ns == DLX_RETAIN_LATCHED
+                                ? "latched"
+                                : std::to_string(q.retain_for_ns / 1000000);
+    return (q.on_full == DLX_ON_FULL_BLOCK ? "block:" : "drop:") + std::to_string(q.depth) + ":" +
+           std::to_string(q.history) + ":" + std::to_string(q.retain) + ":" + retain_for;
+}
+
+static text qos(const words &w)
+{
+    const auto q = get<dlx::message>(w[1]).get_qos();
+    return "ok " + offered(q) + ":" + std::to_string(q.reliable);
+}
+
+static text described(const dlx_observed &x)
+{
+    if (x.kind == DLX_OBSERVED_ALL)
+        return "all";
+    const bool is_publisher = x.kind == DLX_OBSERVED_PUBLISHER;
+    text groups;
+    for (std::uint32_t i = 0; i < x.n_groups; i++)
+        groups += (groups.empty() ? "" : ",") + text(x.groups[i]);
+    if (!is_publisher)
+        groups = x.group;
+    return text(is_publisher ? "publisher:" : "subscription:") + x.topic +
+           (x.gone       ? ":gone:"
+            : x.retained ? ":retained:"
+                         : ":there:") +
+           std::to_string(x.pid) + ":" + std::to_string(x.own) + ":" +
+           (is_publisher
+                ? offered(x)
+                : (x.mode == DLX_MODE_LATEST ? "latest:" : "all:") + std::to_string(x.reliable) +
+                      ":" + std::to_string(x.accepts_unreliable)) +
+           ":" + (groups.empty() ? "-" : groups);
+}
+
+static text next(const words &w)
+{
+    auto x = get<dlx::observer>(w[1]).next(time_of(w[2]));
+    if (!x)
+        throw none();
+    objects.at(w[1]).events += " " + described(*x);
+    return "ok " + described(*x);
+}
+
+static text changes(const words &w)
+{
+    object &o = objects.at(w[1]);
+    while (auto x = get<dlx::observer>(w[1]).next(duration(0)))
+        o.events += " " + described(*x);
+    return "ok" + o.events;
+}
+
 static text stats(const words &w)
 {
     object &o = objects.at(w[1]);
@@ -440,10 +507,12 @@ static text poll_of(const words &w)
     auto *p = std::get_if<dlx::publisher>(&o.handle);
     auto *k = std::get_if<dlx::caller>(&o.handle);
     auto *v = std::get_if<dlx::service>(&o.handle);
-    pollfd fd{p   ? p->fd()
-              : k ? k->fd()
-              : v ? v->fd()
-                  : get<dlx::subscription>(w[1]).fd(),
+    auto *observer = std::get_if<dlx::observer>(&o.handle);
+    pollfd fd{p          ? p->fd()
+              : k        ? k->fd()
+              : v        ? v->fd()
+              : observer ? observer->fd()
+                         : get<dlx::subscription>(w[1]).fd(),
               POLLIN, 0};
     return poll(&fd, 1, std::stoi(w[2])) == 1 ? "ok" : "none";
 }
@@ -549,6 +618,7 @@ static const std::map<text, std::function<void(const words &)>> doing{
     {"connect", [](const words &w) { put(w[1], connected()); }},
     {"publisher", [](const words &w) { put(w[1], announced(w)); }},
     {"subscribe", [](const words &w) { put(w[1], subscribed(w)); }},
+    {"observe", [](const words &w) { put(w[1], observed(w)); }},
     {"alloc", [](const words &w) { put(w[1], make(get<dlx::publisher>(w[2]), w[3])); }},
     {"done", [](const words &w) { get<dlx::message>(w[1]).done(); }},
     {"give_back", [](const words &w) { get<dlx::message>(w[1]).give_back(); }},
@@ -599,6 +669,9 @@ static const std::map<text, std::function<text(const words &)>> telling{
     {"look", [](const words &w) { return looked_at(get<dlx::tensor>(w[1])); }},
     {"write", write_to},
     {"events", events},
+    {"next", next},
+    {"changes", changes},
+    {"qos", qos},
     {"stats", stats},
     {"poll", poll_of},
     {"publishers", list},

@@ -15,7 +15,7 @@ import zlib
 import dlx
 
 objects = {}  # by the names that the driver gives
-events = {}  # of publishers and subscriptions: all that came
+events = {}  # of publishers, subscriptions and observers: all that came
 waiting = False  # is a command being done?
 loop = asyncio.new_event_loop()
 
@@ -71,6 +71,25 @@ def took(name, m):
         f"ok topic={m.topic} seq={m.seq} gap={m.gap} attempt={m.attempt} "
         f"meta={shown(m.meta_bytes)}{''.join(tensors)}"
     )
+
+
+def offered(q):
+    """Of a message, or of an observed publisher."""
+    times = {None: "forever", "latched": "latched"}
+    retain_for = times[q.retain_for] if q.retain_for in times else round(q.retain_for * 1000)
+    return f"{q.on_full}:{q.depth}:{q.history}:{q.retain}:{retain_for}"
+
+
+def changed(x):
+    if x.kind == "all":
+        return "all"
+    state = "gone" if x.gone else "retained" if x.retained else "there"
+    if x.kind == "publisher":
+        details = f"{offered(x)}:{','.join(x.groups) or '-'}"
+    else:
+        mode = "latest" if x.latest else "all"
+        details = f"{mode}:{int(x.reliable)}:{int(x.accepts_unreliable)}:{x.group or '-'}"
+    return f"{x.kind}:{x.topic}:{state}:{x.pid}:{int(x.own)}:{details}"
 
 
 # -- what is sent ---------------------------------------------------------------------------------
@@ -179,7 +198,11 @@ class Commands:
         if "lease" in o:
             arguments["lease"] = seconds(o["lease"])
         objects[name] = objects[c].subscribe(
-            topic, latest="latest" in o, reliable="reliable" in o, **arguments
+            topic,
+            latest="latest" in o,
+            reliable="reliable" in o,
+            accepts_unreliable="accepts_unreliable" in o,
+            **arguments,
         )
 
     def alloc(self, o, name, p, text):
@@ -254,6 +277,25 @@ class Commands:
     def events(self, o, x):
         events[x] = events.get(x, []) + objects[x].events()
         return "ok" + "".join(f" {e.kind}:{e.topic}:{e.pid}" for e in events[x])
+
+    def observe(self, o, name, c, topic):
+        objects[name] = objects[c].observe(topic, kinds=o.get("kinds"))
+
+    def next(self, o, x, ms):
+        change = changed(objects[x].next(seconds(ms)))
+        events.setdefault(x, []).append(change)
+        return f"ok {change}"
+
+    def changes(self, o, x):
+        try:
+            while True:
+                self.next(o, x, "0")
+        except dlx.Timeout:
+            return " ".join(["ok", *events.get(x, [])])
+
+    def qos(self, o, m):
+        qos = objects[m].qos
+        return f"ok {offered(qos)}:{int(qos.reliable)}"
 
     def stats(self, o, x):
         s = objects[x].stats()

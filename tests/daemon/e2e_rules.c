@@ -55,6 +55,32 @@ static const char cameras[] = "[rule alice]\nusers = 64001\ntopics = cam/**\n"
                               "allow = publish subscribe observe\n"
                               "[rule bob]\nusers = 64002\ntopics = cam/front\nallow = subscribe\n";
 
+static int note_for_everybody(const struct dlx_publisher_info *info, void *userdata)
+{
+    *(bool *)userdata = info->for_everybody;
+    return 0;
+}
+
+/* As the only publisher of the topic is listed. */
+static bool is_for_everybody(const char *topic)
+{
+    auto_client *c = dlx_test_stream_connect();
+    bool is = false;
+    ok(dlx_list_publishers(c, topic, note_for_everybody, &is));
+    return is;
+}
+
+TEST_OF(rules, lists_tell_which_topics_every_user_may_observe)
+{
+    dlx_configured_start(cameras);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "cam/front", NULL);
+    ck_assert(!is_for_everybody("cam/front"));
+    dlx_configured_reload("[rule all]\nusers = *\ntopics = cam/**\nallow = observe\n",
+                          "read the configuration again: 1 rule");
+    ck_assert(is_for_everybody("cam/front"));
+}
+
 TEST_OF(rules, a_rule_decides_by_user_topic_and_verb)
 {
     static const struct {

@@ -9,11 +9,12 @@
 #include "common/memory.h"
 #include "tests/daemon/harness_served.h"
 #include "tests/daemon/harness_worker.h"
+#include "tests/harness/cli.h"
 #include "tests/harness/stream.h"
 
 /*
- * The highest field of each message in minor version 9. A commit that adds a field or a body raises
- * DLX_PROTO_MINOR, sends the addition only to peers that know it, and changes this table and
+ * The highest field of each message in minor version 10. A commit that adds a field or a body
+ * raises DLX_PROTO_MINOR, sends the addition only to peers that know it, and changes this table and
  * `newer_fields`.
  */
 static const struct {
@@ -37,12 +38,12 @@ static const struct {
     {"SubscriptionClose", 1},
     {"ListPublishers", 5},
     {"PublisherList", 2},
-    {"PublisherEntry", 19},
+    {"PublisherEntry", 24},
     {"ListLinks", 2},
     {"LinkList", 3},
-    {"LinkEntry", 18},
+    {"LinkEntry", 20},
     {"DaemonInfo", 0},
-    {"DaemonInfoReply", 15},
+    {"DaemonInfoReply", 20},
     {"Disconnect", 2},
     {"PublisherRetains", 1},
     {"RetainedDrop", 1},
@@ -84,6 +85,17 @@ static const struct {
     {"Observed", 4},
     {"ObservedPublisher", 15},
     {"ObservedSubscription", 11},
+    {"ListSubscriptions", 4},
+    {"SubscriptionList", 2},
+    {"SubscriptionEntry", 12},
+    {"ListRefusals", 2},
+    {"RefusalList", 2},
+    {"RefusalEntry", 12},
+    {"ListClients", 1},
+    {"ClientList", 2},
+    {"ClientEntry", 11},
+    {"Kick", 2},
+    {"KickReply", 2},
 };
 
 /* The fields that came after minor version 0, in answers. Numbers: 0 where they are not sent. The
@@ -123,7 +135,7 @@ TEST(each_field_belongs_to_a_minor_version)
     const ProtobufCMessageDescriptor *packet = &dlx__wire__packet__descriptor;
     size_t row = 0;
     ck_assert_uint_eq(DLX_PROTO_MAJOR, 2);
-    ck_assert_uint_eq(DLX_PROTO_MINOR, 9);
+    ck_assert_uint_eq(DLX_PROTO_MINOR, 10);
     ck_assert_str_eq(packet->fields[0].name, "serial");
     for (unsigned i = 1; i < packet->n_fields; i++)
         row = check_message(packet->fields[i].descriptor, row);
@@ -392,6 +404,33 @@ LOOP_TEST(an_older_client_may_not_observe_nor_accept_what_is_not_reliable, 0, 2)
              "is of protocol 2.9, and this connection speaks 2.8");
 }
 
+LOOP_TEST(an_older_client_may_not_list_subscriptions_refusals_or_clients_nor_kick, 0, 4)
+{
+    int fd = connect_as(9);
+    if (_i == 0)
+        dlx_test_send(fd, BODY(LIST_SUBSCRIPTIONS), WIRE(list_subscriptions), 2);
+    else if (_i == 1)
+        dlx_test_send(fd, BODY(LIST_REFUSALS), WIRE(list_refusals), 2);
+    else if (_i == 2)
+        dlx_test_send(fd, BODY(LIST_CLIENTS), WIRE(list_clients), 2);
+    else
+        dlx_test_send(fd, BODY(KICK), WIRE(kick, .client = 1), 2);
+    contains(dlx_test_disconnected(fd, DLX_E_PROTOCOL),
+             "is of protocol 2.10, and this connection speaks 2.9");
+}
+
+/* It does not know the code KICKED. */
+LOOP_TEST(an_older_client_that_is_kicked_is_told_a_code_that_it_knows, 9, 11)
+{
+    int fd = connect_as((uint32_t)_i);
+    auto_client *c = dlx_test_stream_connect();
+    struct dlx_kicked kicked = {.size = sizeof kicked};
+    ok(dlx_kick_process(c, (uint32_t)getpid(), &kicked));
+    ck_assert_uint_eq(kicked.n_kicked, 1);
+    ck_assert_uint_eq(kicked.n_older, _i == 9);
+    contains(dlx_test_disconnected(fd, _i == 9 ? DLX_E_ACCESS : DLX_E_KICKED), "kicked by ");
+}
+
 LOOP_TEST(a_newer_client_may_say_more_in_hello, 0, DLX_ARRAY_SIZE(minors))
 {
     int fd = dlx_test_connect(&dlx_test_stream_daemon);
@@ -426,7 +465,7 @@ LOOP_TEST(the_hello_of_another_major_version_is_answered_whatever_it_says, 0, 2)
     const Dlx__Wire__Error *error = dlx_test_expect(fd, BODY(ERROR))->error;
     ck_assert_int_eq(error->code, DLX_E_VERSION);
     contains(error->text, "3.0 is not known");
-    contains(error->text, "knows 2.0 to 2.9");
+    contains(error->text, "knows 2.0 to 2.10");
     dlx_test_wait_readable(fd);
     ck_assert_int_eq(dlx__packet_recv_fds(fd, &packet), DLX_E_DISCONNECTED);
 }
@@ -504,28 +543,66 @@ static void *run_stand_in(void *userdata)
     return NULL;
 }
 
+/* In place of the daemon. */
+static pthread_t begin_stand_in(struct stand_in *x)
+{
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    unlink(dlx_test_stream_daemon.path);
+    x->listener = dlx_test_listen(dlx_test_stream_daemon.path, SOCK_SEQPACKET);
+    return dlx_test_stream_thread(run_stand_in, x);
+}
+
+/* Once its client has left. */
+static void end_stand_in(const struct stand_in *x, pthread_t thread)
+{
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_uint_eq(x->heard_major, DLX_PROTO_MAJOR);
+    ck_assert_uint_eq(x->heard_minor, DLX_PROTO_MINOR);
+    close(x->listener);
+    unlink(dlx_test_stream_daemon.path);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+}
+
 /* Connects to a stand-in, and makes the call if that succeeds. Returns what failed, or 0. */
-static int meet_stand_in(struct stand_in *met, int (*call)(struct dlx_client *c, void *userdata),
+static int meet_stand_in(struct stand_in *x, int (*call)(struct dlx_client *c, void *userdata),
                          void *userdata)
 {
     struct dlx_client *c = NULL;
-    struct stand_in x = *met;
-    dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    unlink(dlx_test_stream_daemon.path);
-    x.listener = dlx_test_listen(dlx_test_stream_daemon.path, SOCK_SEQPACKET);
-    pthread_t thread = dlx_test_stream_thread(run_stand_in, &x);
+    pthread_t thread = begin_stand_in(x);
     int r = dlx_connect(CONNECT(.timeout_ns = PATIENCE), &c);
     if (r == 0)
         r = call(c, userdata);
     dlx_client_unref(c);
-    ck_assert_int_eq(pthread_join(thread, NULL), 0);
-    ck_assert_uint_eq(x.heard_major, DLX_PROTO_MAJOR);
-    ck_assert_uint_eq(x.heard_minor, DLX_PROTO_MINOR);
-    close(x.listener);
-    unlink(dlx_test_stream_daemon.path);
-    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
-    *met = x;
+    end_stand_in(x, thread);
     return r;
+}
+
+/* dlxctl doctor, which must exit with this status, asks a stand-in of that version. */
+static struct dlx_test_cli doctor_of(uint32_t minor, int status)
+{
+    struct dlx_test_cli cli;
+    struct stand_in x = {.greets = minor, .minor = minor};
+    pthread_t thread = begin_stand_in(&x);
+    dlx_test_cli_run(&cli, dlx_test_stream_daemon.path, -1, status, DLX_TEST_WORDS("doctor"));
+    end_stand_in(&x, thread);
+    return cli;
+}
+
+TEST(dlxctl_doctor_says_what_an_older_daemon_does_not_know)
+{
+    auto_cli cli = doctor_of(3, 0);
+    contains(cli.out, "dlpackd stand-in speaks protocol 2.3, which is older than libdlx");
+    contains(cli.out,
+             "it does not know: quotas, publishers that are gone, work queues, observers.");
+    contains(cli.out, "upgrade dlpackd");
+}
+
+/* The stand-in answers no question about quotas, and lacks memory. */
+TEST(dlxctl_doctor_says_what_the_daemon_lacks)
+{
+    auto_cli cli = doctor_of(DLX_PROTO_MINOR, 1);
+    contains(cli.out, "problem  dlpackd lacks: memory");
+    contains(cli.out, "unknown  dlpackd does not say: ");
 }
 
 static int ask_stand_in(uint32_t greets, uint32_t minor, bool says_more,
@@ -645,6 +722,63 @@ LOOP_TEST(an_older_daemon_is_not_asked_for_observers_nor_for_links_of_both_kinds
           DLX_E_VERSION, words);
 }
 
+static int on_entry(const void *info)
+{
+    (void)info;
+    ck_abort_msg("an older daemon has told something");
+}
+
+static int on_subscription(const struct dlx_subscription_info *info, void *unused)
+{
+    (void)unused;
+    return on_entry(info);
+}
+
+static int on_refusal(const struct dlx_refusal_info *info, void *unused)
+{
+    (void)unused;
+    return on_entry(info);
+}
+
+static int on_client(const struct dlx_client_info *info, void *unused)
+{
+    (void)unused;
+    return on_entry(info);
+}
+
+static int list_subscriptions(struct dlx_client *c, void *unused)
+{
+    return dlx_list_subscriptions(c, NULL, true, on_subscription, unused);
+}
+
+static int list_refusals(struct dlx_client *c, void *unused)
+{
+    return dlx_list_refusals(c, NULL, on_refusal, unused);
+}
+
+static int list_clients(struct dlx_client *c, void *unused)
+{
+    return dlx_list_clients(c, on_client, unused);
+}
+
+static int kick(struct dlx_client *c, void *unused)
+{
+    (void)unused;
+    return dlx_kick(c, 1, NULL);
+}
+
+LOOP_TEST(an_older_daemon_is_not_asked_for_what_operators_see_and_do, 0, 4)
+{
+    static const struct {
+        int (*call)(struct dlx_client *c, void *unused);
+        const char *words;
+    } calls[] = {{list_subscriptions, "a list of subscriptions needs 2.10"},
+                 {list_refusals, "a list of refusals needs 2.10"},
+                 {list_clients, "a list of clients needs 2.10"},
+                 {kick, "kicking a program needs 2.10"}};
+    fails(ask_stand_in(9, 9, false, calls[_i].call, NULL), DLX_E_VERSION, calls[_i].words);
+}
+
 static int close_subscription(struct dlx_client *c, void *unused)
 {
     (void)unused;
@@ -680,6 +814,7 @@ LOOP_TEST(an_older_daemon_does_not_tell_how_far_a_subscriber_is_behind, 0, 2)
     ck_assert_uint_eq(link.lost, 3);
     ck_assert_uint_eq(link.behind, _i == 0 ? DLX_BEHIND_UNKNOWN : 0);
     ck_assert(!link.blocks);
+    ck_assert(link.next_ns == 0 && link.held_ns == 0);
 }
 
 static int list_publishers(struct dlx_client *c, void *info)
@@ -695,6 +830,9 @@ LOOP_TEST(an_older_daemon_does_not_tell_what_could_not_be_published, 0, 2)
     ck_assert_uint_eq(info.publisher, 7);
     ck_assert_uint_eq(info.published, 3);
     ck_assert_uint_eq(info.refused, _i == 0 ? DLX_REFUSED_UNKNOWN : 0);
+    ck_assert_uint_eq(info.copied, _i == 0 ? DLX_FIGURE_UNKNOWN : 0);
+    ck_assert_uint_eq(info.copied_bytes, _i == 0 ? DLX_FIGURE_UNKNOWN : 0);
+    ck_assert_uint_eq(info.blocked_ns, _i == 0 ? DLX_FIGURE_UNKNOWN : 0);
 }
 
 static int list_gone(struct dlx_client *c, void *info)
@@ -719,7 +857,7 @@ static int must_not_be_called(struct dlx_client *c, void *userdata)
 TEST(a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused)
 {
     fails(ask_stand_in(DLX_PROTO_MINOR + 1, DLX_PROTO_MINOR + 1, false, must_not_be_called, NULL),
-          DLX_E_PROTOCOL, "answers a client of protocol 2.9 with 2.10");
+          DLX_E_PROTOCOL, "answers a client of protocol 2.10 with 2.11");
 }
 
 TEST(a_field_of_a_daemon_that_the_library_does_not_know_is_a_violation)

@@ -69,6 +69,33 @@ TEST(settings_and_rules_are_read)
     ck_assert(!may(64001, 1, DLXD_MAY_OBSERVE, "cam/a"));
 }
 
+TEST(every_user_may_what_no_rule_before_denies_to_one)
+{
+    static const struct {
+        const char *topic;
+        bool observe;
+    } rows[] = {{"open/a", true},   {"open/denied", false}, {"open/some", true},
+                {"group/a", false}, {"few/a", false},       {"other/a", false},
+                {"pods/a", false},  {"both/a", true},       {"empty/a", true}};
+    ok(read_text("[rule 1]\nusers = 5\ntopics = open/denied\ndeny = observe\n"
+                 "[rule 2]\nusers = 5\ntopics = open/some\nallow = observe\n"
+                 "[rule 3]\nusers = *\ntopics = open/**\nallow = observe\n"
+                 "[rule 4]\ngroups = 5\ntopics = group/a\ndeny = all\n"
+                 "[rule 5]\nusers = *\ntopics = group/**\nallow = all\n"
+                 "[rule 6]\nusers = 1 2 3\ntopics = few/**\nallow = all\n"
+                 "[rule 7]\nusers = *\ntopics = other/**\nallow = publish subscribe\n"
+                 "[socket pods]\npath = /run/pods\n"
+                 "[rule 8]\nusers = *\nsockets = pods\ntopics = pods/**\nallow = all\n"
+                 "[rule 9]\nusers = *\nsockets = *\ntopics = both/**\nallow = all\n"
+                 "[rule 10]\nusers = *\nsockets = pods\ntopics = empty/**\ndeny = all\n"
+                 "[rule 11]\nusers = *\ntopics = empty/**\nallow = all\n"));
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        ck_assert_msg(dlxd_rules_let_everybody(&config.rules, DLXD_MAY_OBSERVE, rows[i].topic) ==
+                          rows[i].observe,
+                      "%s", rows[i].topic);
+    ck_assert(!dlxd_rules_let_everybody(NULL, DLXD_MAY_OBSERVE, "open/a"));
+}
+
 TEST(to_allow_all_does_not_allow_gpu_memory_and_to_deny_all_denies_it)
 {
     ok(read_text("[rule secret]\nusers = *\ntopics = cam/secret\ndeny = all\n"

@@ -70,7 +70,7 @@ static struct dlxd_client *client_of(const struct peer *peer)
 {
     dlx_for_each (it, &broker.clients) {
         struct dlxd_client *client = dlxd_container_of(it, struct dlxd_client, node);
-        if (client->id == peer->id)
+        if (dlxd_client_id(client) == peer->id)
             return client;
     }
     return NULL;
@@ -259,7 +259,7 @@ static void connect_peer(struct state *s, uint32_t k, bool greeted)
     int pair[2];
     REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
     REQUIRE(dlxd_client_new(&client, &broker, pair[0], DLXD_SOCKET_MAIN) == 0);
-    s->peers[k] = (struct peer){.id = client->id, .fd = pair[1]};
+    s->peers[k] = (struct peer){.id = dlxd_client_id(client), .fd = pair[1]};
     if (greeted) {
         client->principal->minor = DLX_PROTO_MINOR;
         dlxd_client_greet(client, "fuzz", 8);
@@ -324,13 +324,29 @@ static void ask(struct state *s, uint32_t k, const uint8_t *data, size_t size, b
 }
 
 static const Dlx__Wire__Packet__BodyCase requests[] = {
-    BODY(PUBLISHER_NEW),     BODY(PUBLISHER_READY), BODY(SUBSCRIBE),
-    BODY(ARENA_NEW),         BODY(ARENA_READY),     BODY(ARENA_DROP),
-    BODY(PUBLISHER_CLOSE),   BODY(LIST_LINKS),      BODY(LIST_PUBLISHERS),
-    BODY(PUBLISHER_RETAINS), BODY(RETAINED_DROP),   BODY(SUBSCRIPTION_CLOSE),
-    BODY(DAEMON_INFO),       BODY(HELLO),           BODY(LINK_READY),
-    BODY(PUBLISHER_LIST),    BODY(LIST_GROUPS),     BODY(LIST_CLAIMS),
+    BODY(PUBLISHER_NEW),
+    BODY(PUBLISHER_READY),
+    BODY(SUBSCRIBE),
+    BODY(ARENA_NEW),
+    BODY(ARENA_READY),
+    BODY(ARENA_DROP),
+    BODY(PUBLISHER_CLOSE),
+    BODY(LIST_LINKS),
+    BODY(LIST_PUBLISHERS),
+    BODY(PUBLISHER_RETAINS),
+    BODY(RETAINED_DROP),
+    BODY(SUBSCRIPTION_CLOSE),
+    BODY(DAEMON_INFO),
+    BODY(HELLO),
+    BODY(LINK_READY),
+    BODY(PUBLISHER_LIST),
+    BODY(LIST_GROUPS),
+    BODY(LIST_CLAIMS),
     BODY(GROUPS_DROP),
+    BODY(LIST_SUBSCRIPTIONS),
+    BODY(LIST_REFUSALS),
+    BODY(LIST_CLIENTS),
+    BODY(KICK),
 };
 
 static void request_with(struct state *s, bool has_serial)

@@ -454,6 +454,9 @@ static const struct dlx_reader_env reader_env = {.ring = ring_nobody};
 static void begin(struct state *s)
 {
     struct dlx_client *c = s->c = dlx_fuzz_client(-1);
+    char goodbye[DLX_ERROR_TEXT_SIZE];
+    /* A publisher that waits for long asks this, too, but only in some runs. */
+    REQUIRE(dlx__client_goodbye(c, goodbye) == 0);
     struct dlx_subscriber_link *subscriber_link = s->subscriber_link =
         calloc(1, sizeof *subscriber_link);
     struct dlx_publisher *p = &s->p;

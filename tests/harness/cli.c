@@ -4,6 +4,8 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 
+void (*dlx_test_cli_prepare)(void);
+
 static const char *program(void)
 {
     static char path[512];
@@ -31,6 +33,8 @@ static void become(const char *socket, int in, int out, int err, const char *con
     (void)dup2(err, STDERR_FILENO);
     (void)signal(SIGINT, SIG_DFL); /* in a background job the signal is ignored */
     (void)setenv("DLX_SOCKET", socket, 1);
+    if (dlx_test_cli_prepare)
+        dlx_test_cli_prepare();
     (void)setenv("TERM", isatty(STDOUT_FILENO) ? "xterm" : "dumb", 1);
     execv(program(), argv);
     _exit(127);

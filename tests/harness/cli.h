@@ -25,6 +25,8 @@ struct dlx_test_cli {
  * to read. */
 void dlx_test_cli_start(struct dlx_test_cli *cli, const char *socket, int stdin_fd,
                         const char *const *words);
+/* If not NULL, each dlxctl that is started calls this before it is executed. */
+extern void (*dlx_test_cli_prepare)(void);
 /* Wait until dlxctl has printed this many lines. */
 void dlx_test_cli_wait_lines(struct dlx_test_cli *cli, size_t n);
 /* Wait until its stderr, which is no terminal, has these words. */

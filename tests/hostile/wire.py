@@ -20,7 +20,9 @@ BODY = {
     "list_claims": 49, "link_offer": 50, "link_ready": 51, "link_open": 52, "arena_added": 53,
     "arena_dropped": 54, "publisher_gone": 55, "link_failed": 56, "ack": 57, "link_close": 58,
     "spare_sealed": 59, "claim_list": 60, "groups_drop": 61, "observe": 62,
-    "observe_reply": 63, "observed": 64,
+    "observe_reply": 63, "observed": 64, "list_subscriptions": 65, "subscription_list": 66,
+    "list_refusals": 67, "refusal_list": 68, "list_clients": 69, "client_list": 70, "kick": 71,
+    "kick_reply": 72,
 }  # fmt: skip
 NAME = {number: name for name, number in BODY.items()}
 MAJOR, MINOR = 2, 1

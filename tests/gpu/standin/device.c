@@ -229,8 +229,13 @@ CUresult CUDAAPI cuMemGetInfo(size_t *ret_free, size_t *ret_total)
 
 #define N_ATTRIBUTES 256
 
-/* All are 0 until a test sets them. */
-static int attributes[N_ATTRIBUTES];
+/* What the stand-in has; all others are 0 until a test sets them. */
+static int attributes[N_ATTRIBUTES] = {
+    [CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED] = 1,
+    [CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED] = 1,
+    [CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1,
+    [CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES] = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+};
 
 void standin_set_attribute(CUdevice_attribute attribute, int value)
 {

@@ -310,6 +310,11 @@ hipError_t hipMemcpyDtoDAsync(hipDeviceptr_t to, hipDeviceptr_t from, size_t siz
     IN_CONTEXT(cuMemcpyDtoDAsync(address_of(to), address_of(from), size, (CUstream)stream));
 }
 
+hipError_t hipMemcpyDtoHAsync(void *to, hipDeviceptr_t from, size_t size, hipStream_t stream)
+{
+    IN_CONTEXT(cuMemcpyDtoHAsync(to, address_of(from), size, (CUstream)stream));
+}
+
 hipError_t hipMemsetD32Async(hipDeviceptr_t to, int value, size_t count, hipStream_t stream)
 {
     IN_CONTEXT(cuMemsetD32Async(address_of(to), (unsigned)value, count, (CUstream)stream));

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What operators see and do in the daemon: who sees whose connections and refusals, and who may
+ * kick whom. A client on another socket than the main one is an ordinary user. */
+#include "common/topic.h"
+#include "daemon/objects/connection.h"
+#include "daemon/objects/publisher_state.h"
+#include "daemon/objects/refusal.h"
+#include "tests/daemon/harness_scene.h"
+#include <stdio.h>
+
+static struct dlxd_client *root, *pod, *other;
+
+static bool may_all(const struct dlxd_policy *policy, const struct dlxd_principal *who,
+                    enum dlxd_verb verb, const char *topic)
+{
+    (void)policy;
+    (void)who;
+    (void)verb;
+    return strcmp(topic, "secret") != 0;
+}
+
+static struct dlxd_client *newcomer(uint32_t socket)
+{
+    struct dlxd_client *client = dlx_scene_client(socket, 10);
+    client->principal->minor = DLX_PROTO_MINOR;
+    return client;
+}
+
+static void set_up(void)
+{
+    root = newcomer(0);
+    pod = newcomer(1);
+    other = newcomer(2);
+    dlx_scene.broker.policy.may = may_all;
+}
+
+/* The ids that the client lists, each with a space. */
+static const char *list_ids(struct dlxd_client *client)
+{
+    static char ids[200];
+    uint64_t after = 0;
+    const Dlx__Wire__ClientList *list;
+    ids[0] = '\0';
+    do {
+        list = dlx_scene_call_gets(client, WIRE(list_clients, .after_client = after),
+                                   BODY(CLIENT_LIST))
+                   ->client_list;
+        for (size_t i = 0; i < list->n_entries; i++) {
+            size_t n = strlen(ids);
+            after = list->entries[i]->client;
+            (void)snprintf(ids + n, sizeof ids - n, "%d ", (int)(after - dlxd_client_id(root)));
+        }
+    } while (list->more);
+    return ids;
+}
+
+TEST(root_lists_all_clients_and_others_their_own)
+{
+    struct dlxd_client *second = newcomer(1);
+    (void)dlx_scene_client(0, 0); /* has not said Hello */
+    ck_assert_str_eq(list_ids(root), "0 1 2 3 ");
+    ck_assert_str_eq(list_ids(pod), "1 3 ");
+    ck_assert_str_eq(list_ids(other), "2 ");
+    ck_assert_uint_eq(dlxd_client_id(second) - dlxd_client_id(root), 3);
+}
+
+TEST(a_list_of_clients_goes_on_after_one_that_has_left)
+{
+    for (int i = 0; i < 20; i++)
+        (void)newcomer(1);
+    const Dlx__Wire__ClientList *list =
+        dlx_scene_call_gets(root, WIRE(list_clients, .after_client = dlxd_client_id(pod)),
+                            BODY(CLIENT_LIST))
+            ->client_list;
+    ck_assert_uint_gt(list->n_entries, 0);
+    uint64_t first = list->entries[0]->client;
+    ck_assert_uint_eq(first, dlxd_client_id(other));
+    dlxd_client_doom(other);
+    list = dlx_scene_call_gets(root, WIRE(list_clients, .after_client = first), BODY(CLIENT_LIST))
+               ->client_list;
+    ck_assert_uint_eq(list->entries[0]->client, first + 1);
+}
+
+TEST(each_user_kicks_only_its_own)
+{
+    struct dlxd_client *second = newcomer(1);
+    dlx_scene_call_fails(pod, WIRE(kick, .client = dlxd_client_id(other)), DLX_E_NOT_FOUND,
+                         "another user's");
+    dlx_scene_call_fails(pod, WIRE(kick, .client = dlxd_client_id(root)), DLX_E_NOT_FOUND, "");
+    dlx_scene_call_fails(pod, WIRE(kick, .client = dlxd_client_id(pod)), DLX_E_INVALID,
+                         "the connection that asks");
+    const Dlx__Wire__KickReply *reply =
+        dlx_scene_call_gets(pod, WIRE(kick, .client = dlxd_client_id(second)), BODY(KICK_REPLY))
+            ->kick_reply;
+    ck_assert_uint_eq(reply->n_kicked, 1);
+    ck_assert_str_eq(list_ids(root), "0 1 2 ");
+    (void)dlx_scene_call_gets(root, WIRE(kick, .client = dlxd_client_id(other)), BODY(KICK_REPLY));
+    ck_assert_str_eq(list_ids(root), "0 1 ");
+}
+
+TEST(a_kick_that_names_both_or_nothing_is_refused)
+{
+    dlx_scene_call_fails(root, WIRE(kick), DLX_E_INVALID, "one of them must be 0");
+    dlx_scene_call_fails(root, WIRE(kick, .client = 1, .pid = 1), DLX_E_INVALID, "");
+}
+
+static const Dlx__Wire__RefusalList *list_refusals(struct dlxd_client *client, uint64_t after)
+{
+    return dlx_scene_call_gets(client, WIRE(list_refusals, .after = after), BODY(REFUSAL_LIST))
+        ->refusal_list;
+}
+
+static void refuse_publisher(struct dlxd_client *client, const char *topic)
+{
+    Dlx__Wire__PublisherNew request = dlx_scene_publisher_new(topic);
+    dlx_scene_call_fails(client, &request, DLX_E_ACCESS, "may not publish on");
+}
+
+static bool may_look_only(const struct dlxd_policy *policy, const struct dlxd_principal *who,
+                          enum dlxd_verb verb, const char *topic)
+{
+    return verb == DLXD_MAY_OBSERVE && may_all(policy, who, verb, topic);
+}
+
+TEST(a_refusal_and_its_rule_are_for_root_its_text_for_the_user_and_others_know_whom_to_ask)
+{
+    dlx_scene.broker.policy.may = may_look_only;
+    refuse_publisher(pod, "cam");
+    const Dlx__Wire__RefusalList *list = list_refusals(root, 0);
+    ck_assert_uint_eq(list->n_entries, 1);
+    ck_assert_str_eq(list->entries[0]->topic, "cam");
+    ck_assert_str_eq(list->entries[0]->what, "publish");
+    contains(list->entries[0]->text, "may not publish on cam");
+    contains(list->entries[0]->rule, "no rule allows it \"publish\"");
+    list = list_refusals(pod, 0);
+    contains(list->entries[0]->text, "may not publish on cam");
+    ck_assert_str_eq(list->entries[0]->rule, "");
+    list = list_refusals(other, 0);
+    contains(list->entries[0]->text, "ask root or uid");
+    ck_assert_str_eq(list->entries[0]->rule, "");
+}
+
+TEST(refusals_on_topics_that_a_user_may_not_observe_are_not_told)
+{
+    dlx_scene.broker.policy.may = may_look_only;
+    refuse_publisher(pod, "secret");
+    ck_assert_uint_eq(list_refusals(pod, 0)->n_entries, 0);
+}
+
+TEST(no_user_pushes_out_refusals_of_others)
+{
+    char topic[16];
+    dlx_scene.broker.policy.may = may_look_only;
+    refuse_publisher(other, "kept");
+    for (unsigned i = 0; i < 2 * DLXD_REFUSALS_OF_USER_MAX; i++) {
+        (void)snprintf(topic, sizeof topic, "t/%u", i);
+        refuse_publisher(pod, topic);
+    }
+    ck_assert_uint_eq(dlx_scene.broker.refusals.n, DLXD_REFUSALS_OF_USER_MAX + 1);
+    const Dlx__Wire__RefusalList *list = list_refusals(root, 0);
+    ck_assert_str_eq(list->entries[0]->topic, "kept");
+    size_t n = 0;
+    uint64_t after = 0;
+    do {
+        list = list_refusals(root, after);
+        for (size_t i = 0; i < list->n_entries; i++, n++)
+            after = list->entries[i]->number;
+    } while (list->more);
+    ck_assert_uint_eq(n, DLXD_REFUSALS_OF_USER_MAX + 1);
+}
+
+int main(void)
+{
+    return dlx_test_run_case(dlx_scene_case("operate", set_up));
+}
