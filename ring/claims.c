@@ -306,19 +306,36 @@ static bool has_news(const struct dlx_claims *c)
            (c->moved_at > 0 && !c->has_opened && first_carried(c) > 0);
 }
 
+/* Is there no need to look for messages that were given back? */
+static bool has_none_returned(struct dlx_claims *c)
+{
+    if (!has_news(c) && !c->has_returned)
+        return true;
+    c->returned_seen = dlx_load64_acquire(&c->page->returned);
+    c->has_opened |= first_carried(c) > 0;
+    return false;
+}
+
+/* Returns the first message from n on that was given back and that no worker has. 0: there is
+ * none. */
+static uint64_t find_returned(const struct dlx_claims *c, uint64_t n)
+{
+    const struct dlx_reader *r = c->reader;
+    uint64_t first = r->cursor - DLX_MIN(r->cursor, r->mask); /* a later one has the cell before */
+    for (n = DLX_MAX(DLX_MAX(first, done_of(c) + 1), n); n <= r->cursor; n++)
+        if (is_cell_free(look_at(c, n), lap_of(c, n)) && !is_closed(c, n) && !was_done_before(c, n))
+            return n;
+    return 0;
+}
+
 /* Looks for a message that was given back, from the oldest one on. Returns as claim(). */
 static int claim_returned(struct dlx_claims *c, struct dlx_taken *ret)
 {
-    const struct dlx_reader *r = c->reader;
-    if (!has_news(c) && !c->has_returned)
+    if (has_none_returned(c))
         return 0;
-    c->returned_seen = dlx_load64_acquire(&c->page->returned);
-    c->has_opened |= first_carried(c) > 0;
-    uint64_t first = r->cursor - DLX_MIN(r->cursor, r->mask); /* a later one has the cell before */
-    for (uint64_t n = DLX_MAX(first, done_of(c) + 1); n <= r->cursor; n++) {
-        uint64_t word = dlx_load64_acquire(cell_of(c, n)), lap = lap_of(c, n);
-        if (!is_cell_free(dlx_shm_cell_unpack(word), lap) || is_closed(c, n) ||
-            was_done_before(c, n))
+    for (uint64_t n = 1; (n = find_returned(c, n)) > 0; n++) {
+        uint64_t word = dlx_load64_acquire(cell_of(c, n));
+        if (!is_cell_free(dlx_shm_cell_unpack(word), lap_of(c, n)))
             continue;
         int got = claim(c, n, word, ret);
         c->has_returned = true;
@@ -554,6 +571,17 @@ bool dlx__claims_has_unclaimed(struct dlx_claims *c)
     uint64_t n = r->cursor + 1, gen = gen_at(c, n);
     return DLX_SHM_NUMBER(gen) >= n && !(DLX_SHM_NUMBER(gen) == n && DLX_SHM_IS_FINAL(gen)) &&
            is_cell_free(look_at(c, n), lap_of(c, n));
+}
+
+uint64_t dlx__claims_oldest_ns(struct dlx_claims *c)
+{
+    const struct dlx_reader *r = c->reader;
+    uint64_t n = has_none_returned(c) ? 0 : find_returned(c, 1);
+    c->has_returned = n > 0;
+    if (n == 0 && !dlx__claims_has_unclaimed(c))
+        return 0;
+    uint64_t ns = dlx__reader_message_ns(r, n > 0 ? n : r->cursor + 1);
+    return DLX_MAX(ns, UINT64_C(1));
 }
 
 bool dlx__claims_nothing_there(const struct dlx_claims *c)

@@ -7,7 +7,8 @@
  * its group by a claims page (ring/layout.h). tests/model/claims.pml proves the protocol.
  *
  *     what a worker does                | who may call it
- *     start, take, look, arm, disarm    | the thread that uses the reader
+ *     start, take, look, arm, disarm,   | the thread that uses the reader
+ *     oldest_ns                         |
  *     settle, renew                     | any thread, on a claim that is in use
  *
  * The publisher does not see the claims page. It retires what the greatest `done` of the group has
@@ -131,6 +132,10 @@ static inline void dlx__claims_disarm(struct dlx_claims *c)
 
 /* Is there a message that no worker has? A worker asks that has just woken up and taken one. */
 bool dlx__claims_has_unclaimed(struct dlx_claims *c);
+
+/* When was the message published that the next claim would be of? 0: there is none. 1: it was
+ * retired meanwhile, so that the next take passes it. */
+uint64_t dlx__claims_oldest_ns(struct dlx_claims *c);
 
 /* Leaves the ring. What the worker has stays its own until it is settled. */
 void dlx__claims_close(struct dlx_claims *c);

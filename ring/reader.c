@@ -277,7 +277,12 @@ uint64_t dlx__reader_n_left(const struct dlx_reader *r)
 uint64_t dlx__reader_newest_ns(const struct dlx_reader *r)
 {
     uint64_t n = find_newest(r);
-    if (n <= r->cursor || gen_of(r, n) != n)
+    return n > r->cursor ? dlx__reader_message_ns(r, n) : 0;
+}
+
+uint64_t dlx__reader_message_ns(const struct dlx_reader *r, uint64_t n)
+{
+    if (gen_of(r, n) != n)
         return 0;
     uint64_t ns = dlx_load64_relaxed(word(&entry_of(r, n)->words[0]));
     dlx_fence(); /* load of the word, then of gen: the words are rewritten after gen has changed */

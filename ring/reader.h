@@ -291,6 +291,8 @@ uint64_t dlx__reader_n_left(const struct dlx_reader *r);
 /* When was the newest message published that was not passed? 0: there is none, or it was retired
  * meanwhile. */
 uint64_t dlx__reader_newest_ns(const struct dlx_reader *r);
+/* When was message n published? 0: it was retired meanwhile. */
+uint64_t dlx__reader_message_ns(const struct dlx_reader *r, uint64_t n);
 /* In mode LATEST: passes everything that is there, since another publisher has something newer. */
 void dlx__reader_pass(struct dlx_reader *r);
 

@@ -51,9 +51,10 @@ struct dlx_worker_link {
     struct dlx_worker *worker;
     struct dlx_shm_claims *page;
     uint64_t page_size;
-    int probe;  /* asks for the locks of other workers */
-    int bell;   /* of the group: a timerfd, which no worker reads */
-    bool looks; /* the next take looks at what others have */
+    int probe;        /* asks for the locks of other workers */
+    int bell;         /* of the group: a timerfd, which no worker reads */
+    bool looks;       /* the next take looks at what others have */
+    uint32_t n_turns; /* how often it came first since the last look at all links */
     uint32_t n_stuck;
 };
 

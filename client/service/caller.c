@@ -264,6 +264,7 @@ static void on_link_gone(void *userdata, struct dlx_publisher_link *link)
     for (uint32_t i = 0; i < k->max_in_flight; i++) {
         struct slot *slot = &k->slots[i];
         if (slot->state != SLOT_WAITING || slot->idempotent ||
+            slot->seq > dlx__writer_head(&k->out->core) ||
             !dlx__writer_link_holds(&link->core, slot->seq))
             continue;
         dlx__publisher_name_link(k->out, link, who);
@@ -473,25 +474,31 @@ static int begin_call(struct dlx_caller *k, const struct dlx_item *items, uint32
         .n_unheard = k->n_unheard,
         .deadline_ns = args.timeout_ns == 0 ? UINT64_MAX : dlx__deadline(args.timeout_ns)};
     memcpy(envelope.token, k->token, sizeof envelope.token);
+    const uint32_t next = slot->next;
+    /* The slot waits before the request is published: a worker may take the request, and die,
+     * before the call that publishes it returns. */
+    *slot = (struct slot){.state = SLOT_WAITING,
+                          .is_sync = is_sync,
+                          .idempotent = args.idempotent,
+                          .call = envelope.call,
+                          .seq = dlx__writer_head(&k->out->core) + 1,
+                          .begun_ns = envelope.deadline_ns - (uint64_t)args.timeout_ns,
+                          .deadline = envelope.deadline_ns};
     r = dlx__envelope_publish(k->out, &envelope, items, n_items, args.meta, args.publish);
+    if (r < 0)
+        *slot = (struct slot){.state = SLOT_FREE, .next = next};
     if (r == DLX_E_FULL && dlx__writer_head(&k->out->core) >= passed_of(k) + k->out->args.depth)
         return fail_ahead(k);
     if (r < 0)
         return r;
-    k->free = slot->next;
-    *slot = (struct slot){.state = SLOT_WAITING,
-                          .is_sync = is_sync,
-                          .idempotent = args.idempotent,
-                          .call = ++k->last_call,
-                          .seq = dlx__writer_head(&k->out->core),
-                          .begun_ns = envelope.deadline_ns - (uint64_t)args.timeout_ns,
-                          .deadline = envelope.deadline_ns};
+    k->free = next;
+    k->last_call = envelope.call;
     k->n_async += !is_sync;
     k->stats.calls++;
     k->stats.n_in_flight++;
-    if (slot->deadline < k->next_look_ns) {
-        k->next_look_ns = slot->deadline;
-        arm(k, slot->deadline);
+    if (slot->deadline < k->next_look_ns || slot->state == SLOT_GONE) {
+        k->next_look_ns = slot->state == SLOT_GONE ? 0 : slot->deadline;
+        arm(k, k->next_look_ns);
     }
     *ret = slot;
     return 0;

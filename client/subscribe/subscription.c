@@ -271,6 +271,10 @@ static int make_room_for_link(struct dlx_subscription *s)
     if (!active)
         return dlx__fail(DLX_E_NO_MEMORY, "table of %u links", room);
     s->active = active;
+    struct dlx_head *heads = realloc(s->heads.list, room * sizeof *heads);
+    if (!heads)
+        return dlx__fail(DLX_E_NO_MEMORY, "table of %u links", room);
+    s->heads.list = heads;
     s->links_room = room;
     return 0;
 }
@@ -835,6 +839,7 @@ static void subscription_free(struct dlx_subscription *s)
     tell_worker_end(s);
     free(s->links);
     free(s->active);
+    free(s->heads.list);
     dlx__resume_positions_deinit(&s->resume_positions);
     dlx__events_deinit(&s->events);
     if (s->worker)

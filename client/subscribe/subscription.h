@@ -62,6 +62,19 @@ struct dlx_subscription_untold {
     bool told_lost; /* of a daemon that is lost (sock is -1): the caller knows it */
 };
 
+/* The message that the next take of a worker's link would claim, client/subscribe/take.c. */
+struct dlx_head {
+    uint64_t ns; /* when it was published */
+    const struct dlx_subscriber_link *link;
+    uint32_t at; /* of the active links */
+};
+
+struct dlx_heads {
+    struct dlx_head *list; /* [links_room]: the oldest comes last */
+    uint32_t n;
+    uint64_t until_ns; /* when all links were looked at */
+};
+
 struct dlx_subscription {
     struct dlx_client *client;
     const struct dlx_memory *memory; /* of its daemon: another object may have met the next one */
@@ -86,9 +99,10 @@ struct dlx_subscription {
     uint32_t n_spares; /* of them: links that have no publisher yet */
     uint32_t links_room;
     uint32_t n_open;
-    uint32_t next;      /* whose turn it is, of the active ones */
-    uint32_t n_alone;   /* takes for which it stays that one's turn */
-    uint32_t n_changes; /* of the links: when it changes, a pointer to one may be stale */
+    uint32_t next;          /* whose turn it is, of the active ones */
+    uint32_t n_alone;       /* takes for which it stays that one's turn */
+    struct dlx_heads heads; /* of a worker */
+    uint32_t n_changes;     /* of the links: when it changes, a pointer to one may be stale */
     struct dlx_subscription_notifications notifications;
     struct dlx_subscription_looks looks;
     struct dlx_subscription_untold untold;

@@ -74,6 +74,90 @@ static void pass_older(struct dlx_subscription *s, const struct dlx_subscriber_l
     }
 }
 
+/* ---- the oldest of all publishers ------------------------------------------------------------ */
+
+/*
+ * A worker begins messages in the order of their publication, also those of several publishers: a
+ * message that says that no more will come must not overtake what others have published before it.
+ *
+ * The *head* of a link is the message that the next take of it would claim. A look at all links
+ * lists their heads by age. A take claims the oldest head; then the next message of that link is
+ * listed, if it was published before the look. When the list is empty, the next take looks again.
+ * So a take of a busy queue looks at one link, however many publishers there are.
+ */
+
+/* 0: the link has none. */
+static uint64_t head_ns(const struct dlx_subscriber_link *link)
+{
+    if (link->n_pending > 0)
+        return link->pending[link->first_pending].words[0];
+    return dlx__claims_oldest_ns(&link->claims->core);
+}
+
+static int younger_first(const void *a, const void *b)
+{
+    const struct dlx_head *x = a, *y = b;
+    return x->ns < y->ns ? 1 : -(x->ns > y->ns);
+}
+
+/* Stamps may be ahead of this clock, by AHEAD_NS. A stamp that claims more is listed and changes
+ * nothing else: what comes after the look would be listed until that time, and links without a head
+ * would wait as long. */
+static void list_heads(struct dlx_subscription *s)
+{
+    struct dlx_heads *heads = &s->heads;
+    uint64_t now = dlx__clock_now(&s->worker->clock);
+    heads->until_ns = now;
+    for (uint32_t i = 0; i < s->n_active; i++) {
+        struct dlx_subscriber_link *link = s->active[i];
+        uint64_t ns = head_ns(link);
+        link->claims->n_turns = 0;
+        if (ns == 0 && link->state == DLX_LINK_LIVE)
+            continue;
+        heads->until_ns = DLX_MIN(DLX_MAX(heads->until_ns, ns), now + AHEAD_NS);
+        heads->list[heads->n++] = (struct dlx_head){.ns = ns, .link = link, .at = i};
+    }
+    qsort(heads->list, heads->n, sizeof *heads->list, younger_first);
+}
+
+/* Lists the head of an active link, if it is one of those that the last look was for. A publisher
+ * may claim to be from the past; an honest one had no more messages than a ring full. */
+static void list_head(struct dlx_heads *heads, struct dlx_subscriber_link *link, uint32_t at,
+                      uint64_t ns)
+{
+    if (ns == 0 || ns > heads->until_ns || ++link->claims->n_turns > DLX_SHM_ENTRIES_MAX)
+        return;
+    uint32_t i = heads->n++;
+    for (; i > 0 && heads->list[i - 1].ns < ns; i--)
+        heads->list[i] = heads->list[i - 1];
+    heads->list[i] = (struct dlx_head){.ns = ns, .link = link, .at = at};
+}
+
+/* It is the turn of the link with the oldest head; without one, of whose turn it is. `looks`: an
+ * empty list takes a look at all links. */
+static void turn_to_oldest(struct dlx_subscription *s, bool looks)
+{
+    struct dlx_heads *heads = &s->heads;
+    if (s->n_active < 2) {
+        heads->n = 0;
+        return;
+    }
+    if (heads->n == 0 && looks)
+        list_heads(s);
+    while (heads->n > 0) {
+        const struct dlx_head oldest = heads->list[--heads->n];
+        if (oldest.at >= s->n_active || s->active[oldest.at] != oldest.link)
+            continue; /* links came or went */
+        struct dlx_subscriber_link *link = s->active[oldest.at];
+        uint64_t ns = oldest.ns > 0 ? head_ns(link) : 0;
+        if (ns == oldest.ns) {
+            s->next = oldest.at;
+            return;
+        }
+        list_head(heads, link, oldest.at, ns); /* another worker has what was listed */
+    }
+}
+
 /* ---- what ends a take ------------------------------------------------------------------------ */
 
 /* Something that is not a message: a failed link, the end of the last publisher. */
@@ -81,7 +165,8 @@ static int check_ends(struct dlx_subscription *s)
 {
     if (dlx_unlikely(s->untold.failure < 0)) {
         int code = s->untold.failure;
-        s->untold.failure = 0;
+        if (code != DLX_E_KICKED) /* that is for good */
+            s->untold.failure = 0;
         return dlx__fail(code, "topic %s: %s", s->topic, s->untold.failure_text);
     }
     if (dlx_unlikely(s->tells_events && s->events.n > 0))
@@ -317,6 +402,8 @@ static int try_take(struct dlx_subscription *s, uint32_t n, struct dlx_message *
     if (dlx_unlikely(s->worker))
         dlx__subscription_disarm(s);
     for (uint32_t k = 0; k < s->n_active; k++) {
+        if (dlx_unlikely(s->worker))
+            turn_to_oldest(s, k == 0);
         uint32_t i = s->next < s->n_active ? s->next : 0;
         struct dlx_subscriber_link *link = s->active[i];
         struct dlx_message *m; /* `ret` is the caller's: only what is handed out is stored there */
@@ -347,6 +434,8 @@ static int try_take(struct dlx_subscription *s, uint32_t n, struct dlx_message *
             s->n_alone = k + 1 >= s->n_active ? ALONE_TAKES : 0;
             if (link->n_pending > 0 || s->n_alone > 0)
                 s->next = i; /* a batch is handed out before others have their turn */
+            if (dlx_unlikely(s->worker) && s->n_active > 1)
+                list_head(&s->heads, link, i, head_ns(link));
             *ret = m;
             return 0;
         }

@@ -17,7 +17,10 @@
  * Workers may come, go and die at any time. A message is delivered at least once: until a worker
  * says that it is done. What a worker releases without that is given back, and what a dead worker
  * had is taken by another one, with a higher attempt. So work that cannot be done twice checks
- * dlx_message_attempt(). Messages begin in order; workers finish them in any order.
+ * dlx_message_attempt(). Messages begin in the order of their publication, also those of several
+ * publishers, as far as the worker has heard of them: it looks for new ones once a millisecond, and
+ * finds eight at a time. What was given back comes again, after others perhaps. Workers finish
+ * messages in any order.
  *
  * Groups that a publisher declares (`groups`) keep messages from the start, whether there is a
  * worker or not. Another group begins with what is published after its first worker has joined, and

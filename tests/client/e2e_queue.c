@@ -129,6 +129,32 @@ TEST(a_worker_takes_from_all_publishers)
     dlx_test_stream_unref_publishers(p, 3);
 }
 
+/* A message that says that no more will come overtakes none of other publishers. */
+TEST(messages_of_several_publishers_begin_in_the_order_of_their_publication)
+{
+    enum { PUBLISHERS = 4, MESSAGES = 200 };
+    auto_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p[PUBLISHERS];
+    auto_subscription *early = dlx_queue_worker(c);
+    for (int i = 0; i < PUBLISHERS; i++)
+        p[i] = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS, .depth = MESSAGES));
+    for (int i = 0; i < PUBLISHERS; i++)
+        dlx_test_stream_publish(p[i], N, 1);
+    for (int i = 0; i < PUBLISHERS; i++) { /* then `early` has heard of all of them */
+        auto_message *m = dlx_queue_next(early);
+        ok(dlx_message_done(m));
+    }
+    for (int n = 0; n < MESSAGES; n++) /* by turns, and then in runs */
+        dlx_test_stream_publish(p[n < 100 ? n % PUBLISHERS : n / 10 % PUBLISHERS], N, n);
+    auto_subscription *late = dlx_queue_worker(c);
+    for (int n = 0; n < MESSAGES; n++) {
+        auto_message *m = dlx_test_stream_next(n % 3 ? early : late);
+        dlx_test_stream_check(m, N, n);
+        ok(dlx_message_done(m));
+    }
+    dlx_test_stream_unref_publishers(p, PUBLISHERS);
+}
+
 /* What was claimed of a publisher whose memory is yet to be announced comes, and is no message that
  * the worker keeps. */
 TEST(a_worker_takes_the_first_messages_of_many_publishers)

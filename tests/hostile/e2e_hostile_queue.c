@@ -188,6 +188,77 @@ TEST(a_message_that_never_comes_keeps_a_worker_from_no_other)
     }
 }
 
+static void publish_at(struct dlx_publisher *liar, uint64_t ns)
+{
+    uint64_t words[DLX_SHM_ENTRY_WORDS];
+    struct dlx_block *block = dlx_test_scene_begin_lie(liar, words);
+    dlx__writer_put(&liar->core, words, ns, block);
+    dlx__writer_announce(&liar->core);
+}
+
+static void do_next(struct dlx_subscription *s)
+{
+    auto_message *m = dlx_test_stream_next(s);
+    ok(dlx_message_done(m));
+}
+
+/* The next message of the liar is always there already, and seems older than the honest one. */
+TEST(a_publisher_that_claims_to_be_from_the_past_does_not_go_first_for_ever)
+{
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *liar = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
+    auto_publisher *honest = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
+    auto_subscription *good = dlx_test_stream_subscribe(c, TOPIC, SUBSCRIBE(.group = "good"));
+    auto_subscription *bad = dlx_test_stream_subscribe(c, TOPIC, SUBSCRIBE(.group = "bad"));
+    uint64_t n_taken = 0;
+    dlx_test_stream_publish(honest, N, 1);
+    publish_at(liar, 1);
+    for (uint64_t from = 0; from != honest->id; n_taken++) {
+        publish_at(liar, 1);
+        auto_message *m = dlx_test_stream_next(good);
+        from = dlx_message_publisher(m);
+        ok(dlx_message_done(m));
+        do_next(bad);
+        ck_assert_uint_le(n_taken, DLX_SHM_ENTRIES_MAX + 1);
+    }
+    ck_assert_uint_gt(n_taken, 1000); /* the lie was believed */
+}
+
+/* The rare publisher publishes after the worker has looked at all of them, and does not wait until
+ * the busy one has nothing that seems older than the lie. */
+TEST(a_publisher_that_claims_to_be_from_the_future_holds_up_no_other)
+{
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *liar = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
+    auto_publisher *busy = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
+    auto_publisher *rare = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
+    auto_subscription *good = dlx_test_stream_subscribe(c, TOPIC, SUBSCRIBE(.group = "good"));
+    auto_subscription *bad = dlx_test_stream_subscribe(c, TOPIC, SUBSCRIBE(.group = "bad"));
+    struct dlx_publisher *all[] = {liar, busy, rare};
+    uint64_t until = UINT64_MAX;
+    bool is_rare = false;
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) { /* their memory is known then */
+        dlx_test_stream_publish(all[i], N, 0);
+        do_next(good);
+        do_next(bad);
+    }
+    publish_at(liar, UINT64_MAX);
+    dlx_test_stream_publish(busy, N, 1);
+    for (int64_t n = 2; !is_rare; n++) {
+        dlx_test_stream_publish(busy, N, n);
+        if (n == 3) { /* `good` has looked */
+            dlx_test_stream_publish(rare, N, 1);
+            until = dlx__now_ns() + SECOND / 500;
+        }
+        auto_message *m = dlx_test_stream_next(good);
+        is_rare = dlx_message_publisher(m) == rare->id;
+        ck_assert(is_rare || dlx_message_publisher(m) == liar->id ||
+                  dlx_message_monotonic_ns(m) < until);
+        ok(dlx_message_done(m));
+        do_next(bad);
+    }
+}
+
 /* Head, gens, moved_at and what was carried. */
 TEST(a_control_block_that_changes_all_the_time_holds_no_worker_up)
 {
