@@ -65,7 +65,8 @@ COMMON_OBJ := $(filter-out $(LISTEN_OBJ),$(call obj,$(wildcard common/*.c ring/*
 PROTO_OBJ := $(OBJ)/proto/dlx.pb-c.o
 DAEMON_OBJ := $(call obj,$(filter-out daemon/server/main.c,$(wildcard daemon/*/*.c)))
 KEEPER_OBJ := $(call obj,$(filter-out keeper/main.c keeper/wire.c,$(wildcard keeper/*.c)))
-CLI_OBJ := $(call obj,$(filter-out cli/main.c,$(wildcard cli/*.c)))
+# cli/trace.bpf.c is a program for the kernel.
+CLI_OBJ := $(call obj,$(filter-out cli/main.c %.bpf.c,$(wildcard cli/*.c)))
 # A backend whose headers are absent is left out, and says so when it is asked for.
 CUDA_OBJ := $(call obj,$(if $(CUDA_INCLUDE),$(wildcard gpu/cuda_*.c)))
 HIP_OBJ := $(call obj,$(if $(HIP_INCLUDE),$(wildcard gpu/hip_*.c)))
@@ -134,7 +135,7 @@ distclean: ## remove build/ with everything in it
 	@rm -rf '$(BUILD_ROOT)'
 
 # -- compiling ------------------------------------------------------------------------------------
-MADE_HEADERS := $(BUILD)/proto/dlx.pb-c.h $(BUILD)/gpu_build.h
+MADE_HEADERS := $(BUILD)/proto/dlx.pb-c.h $(BUILD)/gpu_build.h $(BUILD)/page_files.h
 $(OBJ)/%.o: %.c $(FLAGS_FILE) | $(MADE_HEADERS) needed-packages
 	@mkdir -p $(@D)
 	$(call say,CC)
@@ -162,6 +163,30 @@ $(BUILD)/gpu_build.h: $(wildcard include/*/*.h common/*.h ring/*.h client/*/*.h)
 	$(Q)printf '#define DLX_GPU_BUILD "%s %s"\n' '$(VERSION)' \
 	    "$$(cat $(filter %.h,$^) | sha256sum | cut -c1-16)" >$@
 
+# The page of `dlxctl serve`: each file is a string of that name, such as page_html.
+$(BUILD)/page_files.h: cli/page/page.html cli/page/page.css cli/page/page.js Makefile
+	@mkdir -p $(@D)
+	$(call say,GEN)
+	$(Q)for f in $(filter cli/%,$^); do name=$${f##*/}; \
+	    echo "static const char $${name/./_}[] ="; \
+	    sed 's/[\\"?]/\\&/g; s/.*/    "&\\n"/' $$f; echo ';'; done >$@
+
+# The BPF program of `dlxctl trace`, as a header with its code.
+BPF_ARCH = $(shell uname -m | sed -e 's/x86_64/x86/' -e 's/aarch64/arm64/' -e 's/ppc64.*/powerpc/' \
+    -e 's/riscv64/riscv/')
+BPF_SKELETON := $(if $(BPF_LIBS),$(BUILD)/cli/trace.skel.h)
+$(BUILD)/cli/trace.bpf.o: cli/trace.bpf.c cli/trace_event.h Makefile
+	@mkdir -p $(@D)
+	$(call say,BPF)
+	$(Q)$(BPF_CLANG) -target bpf -D__TARGET_ARCH_$(BPF_ARCH) -O2 -g -ffreestanding \
+	    -Wall -Wextra -Wno-unused-parameter $(if $(WERROR),-Werror) -I. \
+	    -isystem /usr/include/$(shell $(CC) -print-multiarch 2>/dev/null) -c -o $@.all $<
+	$(Q)$(BPFTOOL) gen object $@ $@.all && rm $@.all
+$(BUILD)/cli/trace.skel.h: $(BUILD)/cli/trace.bpf.o
+	$(call say,GEN)
+	$(Q)$(BPFTOOL) gen skeleton $< name trace_bpf >$@
+$(OBJ)/cli/trace.o: | $(BPF_SKELETON)
+
 # Objects depend on the flags that they were compiled with: other flags rebuild what they change.
 # Expanded here, since the first object of a make lends its own flags to what it depends on.
 .PHONY: always
@@ -173,6 +198,7 @@ $(FLAGS_FILE): always
 $(GPU_OBJ): BASE_CPPFLAGS += $(GPU_WITH) -DDLX_GPU_LIBRARY
 $(CUDA_OBJ): BASE_CPPFLAGS += $(CUDA_CPPFLAGS)
 $(HIP_OBJ): BASE_CPPFLAGS += $(HIP_CPPFLAGS)
+$(OBJ)/cli/graphics.o: BASE_CPPFLAGS += $(CHAFA_CPPFLAGS)
 $(OBJ)/gpu/gpu.o: | $(if $(CUDA_INCLUDE),,no-cuda) $(if $(HIP_INCLUDE),,no-hip)
 
 # -- archives: one rule ---------------------------------------------------------------------------
@@ -214,7 +240,8 @@ $(BUILD)/dlpackd: private LIBS = $(UV_LIBS) $(PBC_LIBS) $(INI_LIBS)
 $(BUILD)/dlpackd-keeper: $(OBJ)/keeper/main.o $(call lib,keeper) $(BACKEND_OBJ) $(call lib,common)
 
 # The installed dlxctl is linked anew, without the run path of the build tree.
-CLI_LIBS = $(JSON_LIBS) $(ZIP_LIBS) -lm
+CLI_LIBS = $(JSON_LIBS) $(ZIP_LIBS) $(CURSES_LIBS) $(HTTP_LIBS) $(PNG_LIBS) $(CHAFA_LIBS) \
+    $(BPF_LIBS) -ldl -lm
 $(BUILD)/dlxctl: $(OBJ)/cli/main.o $(call lib,cli) $(LIBDLX)
 $(BUILD)/dlxctl: private LIBS = $(CLI_LIBS)
 

@@ -23,7 +23,7 @@ FILES = ("_dlx.abi3.so", "dlpackd", "dlpackd-keeper", "dlxctl")
 
 # What is linked: a header, the names that its archive may have, the variable of make that links it,
 # and with what. python/licenses/LICENSE-NAME.txt is in the wheel. libzip is not linked: Debian has
-# no archive of it.
+# no archive of it. Neither is ncurses, which needs files of the machine.
 LIBRARIES = {
     "libuv": ("uv.h", ("libuv_a.a", "libuv.a"), "UV_LIBS", ""),
     # Linked into all: with it go the libraries that were not yet parts of libc before glibc 2.34.
@@ -136,8 +136,15 @@ class Build(build_ext):
             f"PYTHON={sys.executable}",
             "CFLAGS=-O2",
             "LDFLAGS=-Wl,-s",
-            "PKG_CFLAGS=-DDLX_NO_ZIP",
+            "PKG_CFLAGS=-DDLX_NO_ZIP -DDLX_NO_NCURSES -DDLX_NO_MICROHTTPD -DDLX_NO_PNG"
+            " -DDLX_NO_CHAFA -DDLX_NO_BPF",
             "ZIP_LIBS=",
+            "CURSES_LIBS=",
+            "HTTP_LIBS=",
+            "PNG_LIBS=",
+            "CHAFA_LIBS=",
+            "CHAFA_CPPFLAGS=",
+            "BPF_LIBS=",
             *static_libraries(),
             *cuda_header(),
         )

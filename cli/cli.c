@@ -124,7 +124,7 @@ static int on_wait(void *userdata)
         (void)cli_report(cli, NULL, "waiting for dlpackd%s%s%s%s", path && *path ? " at " : "",
                          path && *path ? path : "", *limit ? ", at most " : "", limit);
     }
-    return wait_signal() != 0;
+    return wait_signal() != 0 || (cli->on_wait && cli->on_wait(cli->on_wait_data));
 }
 
 /* Says how to start the missing daemon. If DLX_SOCKET names a path, the text of libdlx says it. */
@@ -242,8 +242,8 @@ static void set_option(const struct row *row, char *text, struct argp_state *sta
     case CLI_UINT32:
     case CLI_UINT64:
         if (!args_parse_number(text, o->min, o->max, &n))
-            argp_error(state, "--%s: '%s' is not a number from %" PRIu64 " to %" PRIu64, o->name,
-                       text, o->min, o->max);
+            argp_error(state, "%s%s: '%s' is not a number from %" PRIu64 " to %" PRIu64,
+                       o->name ? "--" : "", o->name ? o->name : o->value, text, o->min, o->max);
         if (o->type == CLI_UINT32)
             *(uint32_t *)row->to = (uint32_t)n;
         else

@@ -27,6 +27,9 @@ struct cli {
     uint32_t autospawn;     /**< enum dlx_autospawn: may it start a daemon? */
     int64_t wait_daemon_ns; /**< how long to wait for a daemon, and start none; 0: do not wait */
     bool has_said_wait;
+    /** Called while libdlx waits for the daemon; true ends the call. NULL: only signals do. */
+    bool (*on_wait)(void *userdata);
+    void *on_wait_data;
     struct dlx_client *client;
 };
 
@@ -43,6 +46,14 @@ int cmd_bw(struct cli *cli, int argc, char **argv);
 int cmd_holds(struct cli *cli, int argc, char **argv);
 int cmd_queue(struct cli *cli, int argc, char **argv);
 int cmd_quota(struct cli *cli, int argc, char **argv);
+int cmd_clients(struct cli *cli, int argc, char **argv);
+int cmd_kick(struct cli *cli, int argc, char **argv);
+int cmd_why(struct cli *cli, int argc, char **argv);
+int cmd_top(struct cli *cli, int argc, char **argv);
+int cmd_doctor(struct cli *cli, int argc, char **argv);
+int cmd_view(struct cli *cli, int argc, char **argv);
+int cmd_serve(struct cli *cli, int argc, char **argv);
+int cmd_trace(struct cli *cli, int argc, char **argv);
 
 /** Words for --help. */
 #define CLI_PATTERN_HELP                                                                           \

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#define INTERVAL_NS INT64_C(250000000)
+
 struct get {
     struct saving to; /* without a file, the message is shown */
     int64_t timeout_ns;
@@ -48,7 +50,11 @@ static int get_save(struct get *g, const struct dlx_message *m)
 {
     char bytes[HUMAN_SIZE];
     uint64_t size = 0;
+    struct progress progress;
+    progress_init(&progress, g->to.topic, stderr, !g->to.cli->json, INTERVAL_NS);
+    g->to.progress = &progress;
     int status = saving_write(&g->to, m, g->to.file, &size);
+    progress_clear();
     if (status == CLI_OK && !g->to.cli->json && isatty(STDERR_FILENO)) {
         human_bytes(size, bytes);
         fprintf(stderr, "%s: %s saved\n", dlx_message_topic(m), bytes);

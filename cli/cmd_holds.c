@@ -147,7 +147,7 @@ static int holds_tell(const struct holds *h)
     else if (h->n_rows > 0 && print_rows(h) < 0)
         return cli_report(h->look.cli, NULL, "out of memory");
     else if (h->n_rows == 0 && h->look.n_entries > 0)
-        printf("%s%s%s\n", h->all ? "no subscribers" : "nobody holds a message",
+        printf("%s%s%s\n", h->all ? "no subscribers" : "no program holds a message",
                h->look.topic ? " of " : "", h->look.topic ? h->look.topic : "");
     if (h->look.n_entries == 0)
         status = cli_no_publisher(h->look.cli, h->look.topic);

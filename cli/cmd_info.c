@@ -32,8 +32,11 @@ static json_t *topic_json(const struct look *look)
     json_t *publishers = json_array();
     for (size_t e = 0; e < look->n_entries; e++)
         publishers = output_json_append(publishers, entry_json(look, &look->entries[e]));
-    return json_pack("{s:o, s:o}", "topic", output_json_text(look->topic), "publishers",
-                     publishers);
+    json_t *alone = json_array();
+    for (size_t i = 0; i < look->n_alone; i++)
+        alone = output_json_append(alone, look_alone_json(&look->alone[i]));
+    return json_pack("{s:o, s:o, s:o}", "topic", output_json_text(look->topic), "publishers",
+                     publishers, "unserved", alone);
 }
 
 static void print_newest(const struct dlx_message *m)
@@ -168,8 +171,10 @@ static int tell_topic(struct look *look)
         return status == CLI_OK && look->n_entries == 0 ? cli_no_publisher(look->cli, look->topic)
                                                         : status;
     }
+    if (look->n_entries == 0 && look_print_alone(look, stdout) < 0)
+        return cli_report(look->cli, NULL, "out of memory");
     if (look->n_entries == 0)
-        return cli_no_publisher(look->cli, look->topic);
+        return cli_finish(look->cli, cli_no_publisher(look->cli, look->topic));
     for (size_t e = 0; e < look->n_entries; e++)
         n_retained += look->entries[e].info.retained;
     for (size_t e = 0; e < look->n_entries; e++)
@@ -184,6 +189,8 @@ static int tell_topic(struct look *look)
             print_former(&look->entries[e]);
         else if (print_entry(look, &look->entries[e]) < 0)
             return cli_report(look->cli, NULL, "out of memory");
+    if (look_print_alone(look, stdout) < 0)
+        return cli_report(look->cli, NULL, "out of memory");
     return cli_finish(look->cli, CLI_OK);
 }
 
@@ -254,7 +261,7 @@ int cmd_info(struct cli *cli, int argc, char **argv)
             "one; LOST: it has lost messages; JOINING: it has yet to be told of the link, or to "
             "answer in its next call. A topic without a publisher is a failure. " CLI_PATTERN_HELP,
     };
-    struct look info = {.cli = cli, .include_former = true};
+    struct look info = {.cli = cli, .include_former = true, .include_alone = true};
     int status = CLI_FAILURE;
 
     if (cli_parse(cli, &line, argc, argv, &info) != CLI_OK)

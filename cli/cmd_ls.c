@@ -95,6 +95,8 @@ static json_t *list_json(const struct ls *ls, int64_t now)
                                                      "bytes_per_s", speed.bytes));
         array = output_json_append(array, json);
     }
+    for (size_t i = 0; i < ls->look.n_alone; i++)
+        array = output_json_append(array, look_alone_json(&ls->look.alone[i]));
     return array;
 }
 
@@ -206,6 +208,8 @@ static int ls_show(const struct ls *ls, int64_t now)
     if (!file)
         return cli_report(cli, NULL, "out of memory");
     int code = ls->look.n_entries > 0 ? print_table(ls, file, now) : 0;
+    if (code == 0)
+        code = look_print_alone(&ls->look, file);
     char hidden[CLI_HIDDEN_SIZE];
     if (ls->look.n_entries == 0 && ls->watch)
         fprintf(file, "no publishers%s\n", cli_hidden_publishers(cli, hidden));
@@ -287,10 +291,12 @@ int cmd_ls(struct cli *cli, int argc, char **argv)
             "are FULL (they hold all messages that they may, and take no more until they release "
             "one), that have LOST messages, and that are JOINING (they have yet to be told of the "
             "link, or to answer). Columns that a terminal has no room for are left out and named; "
-            "topics are whole. --json prints an array of objects, with --watch one a "
-            "line. " CLI_PATTERN_HELP,
+            "topics are whole. Subscriptions that no publisher serves come last, with why their "
+            "last link was refused. --json prints an array of objects, with --watch one a line; "
+            "the "
+            "publisher of a subscription that none serves is null. " CLI_PATTERN_HELP,
     };
-    struct ls ls = {.look = {.cli = cli}};
+    struct ls ls = {.look = {.cli = cli, .include_alone = true}};
     int status = CLI_FAILURE;
 
     if (cli_parse(cli, &line, argc, argv, &ls) != CLI_OK)

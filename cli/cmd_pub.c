@@ -168,7 +168,8 @@ static const struct cli_option options[] = {
      "Begin when N subscribers are attached"},
     {"linger", 0, "TIME", CLI_TO(struct options, pub.linger_ns), "Stay for this time afterwards"},
     {"hold", 'k', NULL, CLI_TO(struct options, pub.hold),
-     "Stay until Ctrl-C, so that late subscribers get the history"},
+     "Stay until Ctrl-C, so that late subscribers get the history (after a restart of the daemon: "
+     "with --latch)"},
     {.type = CLI_HEADING, .help = "How:"},
     {"history", 'H', "N", CLI_IN(struct options, pub.history, 1, HISTORY_MAX),
      "Keep the last N messages (1 to 1024, default: 1, or as many as --retain)"},

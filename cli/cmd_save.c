@@ -167,6 +167,7 @@ int cmd_save(struct cli *cli, int argc, char **argv)
         return CLI_FAILURE;
     wait_catch_signals();
     progress_init(&save.progress, save.to.topic, stderr, !cli->json, INTERVAL_NS);
+    save.to.progress = &save.progress;
     if (stream_open(&stream, &save.stream, save.to.topic) == 0)
         status = save_messages(&save, &stream);
     cmd_save_print_summary(&save, &stream);

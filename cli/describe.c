@@ -8,14 +8,23 @@
 #include "cli/tensor.h"
 #include "cli/value.h"
 #include "cli/wait.h"
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
+
+static_assert(DLX_BEHIND_UNKNOWN == DLX_FIGURE_UNKNOWN && DLX_REFUSED_UNKNOWN == DLX_FIGURE_UNKNOWN,
+              "one value says that a figure is unknown");
+
+json_t *describe_figure(uint64_t figure)
+{
+    return figure == DLX_FIGURE_UNKNOWN ? json_null() : output_json_u64(figure);
+}
 
 json_t *describe_publisher(const struct dlx_publisher_info *i)
 {
     return json_pack(
         "{s:o, s:o, s:I, s:I, s:o, s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:s, s:I, s:b, s:o, "
-        "s:o}",
+        "s:o, s:o, s:o, s:o, s:o, s:b}",
         "topic", output_json_text(i->topic), "publisher", output_json_u64(i->publisher), "pid",
         (json_int_t)i->pid, "uid", (json_int_t)i->uid, "client_name",
         output_json_text(i->client_name), "n_subscribers", (json_int_t)i->n_subscribers,
@@ -24,29 +33,26 @@ json_t *describe_publisher(const struct dlx_publisher_info *i)
         "control_bytes", output_json_u64(i->control_bytes), "n_arenas", (json_int_t)i->n_arenas,
         "depth", (json_int_t)i->depth, "history", (json_int_t)i->history, "on_full",
         i->on_full == DLX_ON_FULL_BLOCK ? "block" : "drop", "retain", (json_int_t)i->retain,
-        "retained", (int)i->retained, "refused",
-        i->refused == DLX_REFUSED_UNKNOWN ? json_null() : output_json_u64(i->refused), "former",
-        output_json_u64(i->former));
-}
-
-json_t *describe_behind(uint64_t behind)
-{
-    return behind == DLX_BEHIND_UNKNOWN ? json_null() : output_json_u64(behind);
+        "retained", (int)i->retained, "refused", describe_figure(i->refused), "former",
+        output_json_u64(i->former), "copied", describe_figure(i->copied), "copied_bytes",
+        describe_figure(i->copied_bytes), "blocked_ns", describe_figure(i->blocked_ns),
+        "blocked_at_ns", describe_figure(i->blocked_at_ns), "for_everybody", (int)i->for_everybody);
 }
 
 json_t *describe_link(const struct dlx_link_info *i)
 {
     return json_pack("{s:o, s:I, s:I, s:o, s:b, s:b, s:o, s:o, s:o, s:I, s:I, s:o, s:b, s:b, s:o, "
-                     "s:b, s:I}",
+                     "s:b, s:I, s:o, s:o}",
                      "link", output_json_u64(i->link), "pid", (json_int_t)i->pid, "uid",
                      (json_int_t)i->uid, "client_name", output_json_text(i->client_name), "latest",
                      (int)(i->mode == DLX_MODE_LATEST), "reliable", (int)i->reliable, "taken",
                      output_json_u64(i->taken), "skipped", output_json_u64(i->skipped), "lost",
                      output_json_u64(i->lost), "n_held", (json_int_t)i->n_held, "max_held",
-                     (json_int_t)i->max_held, "behind", describe_behind(i->behind), "blocks",
+                     (json_int_t)i->max_held, "behind", describe_figure(i->behind), "blocks",
                      (int)i->blocks, "joining", (int)i->joining, "former_bytes",
                      output_json_u64(i->former_bytes), "is_publisher", (int)i->is_publisher,
-                     "group", (json_int_t)i->group);
+                     "group", (json_int_t)i->group, "next_ns", output_json_u64(i->next_ns),
+                     "held_ns", output_json_u64(i->held_ns));
 }
 
 json_t *describe_group(const struct dlx_group_info *i)
@@ -93,19 +99,22 @@ json_t *describe_daemon(const struct dlx_client *client, const struct dlx_daemon
 {
     static const char *const scopes[] = {"unknown", "here", "elsewhere"};
     static const char *const places[] = {"named", "user", "system", "tmp"};
-    return json_pack("{s:o, s:o, s:s, s:o, s:I, s:s, s:[I,I], s:I, s:I, s:I, s:I, s:s, s:o, s:o, "
-                     "s:o, s:o, s:o}",
-                     "version", output_json_text(i->version), "socket", output_json_text(i->socket),
-                     "place", places[dlx_client_daemon_place(client)], "refused_by",
-                     output_json_text(dlx_client_refused_by(client)), "pid", (json_int_t)i->pid,
-                     "pid_scope", scopes[i->pid_scope], "protocol", (json_int_t)i->protocol_major,
-                     (json_int_t)i->protocol_minor, "n_clients", (json_int_t)i->n_clients,
-                     "n_topics", (json_int_t)i->n_topics, "n_publishers",
-                     (json_int_t)i->n_publishers, "n_links", (json_int_t)i->n_links, "memory",
-                     i->memory, "shared_bytes", output_json_u64(i->shared_bytes), "former_bytes",
-                     output_json_u64(i->former_bytes), "uptime_ns", output_json_u64(i->uptime_ns),
-                     "longest_turn_ns", output_json_u64(i->longest_turn_ns), "lack",
-                     output_json_text(i->lack));
+    return json_pack(
+        "{s:o, s:o, s:s, s:o, s:I, s:s, s:[I,I], s:I, s:I, s:I, s:I, s:s, s:o, s:o, "
+        "s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "version", output_json_text(i->version), "socket", output_json_text(i->socket), "place",
+        places[dlx_client_daemon_place(client)], "refused_by",
+        output_json_text(dlx_client_refused_by(client)), "pid", (json_int_t)i->pid, "pid_scope",
+        scopes[i->pid_scope], "protocol", (json_int_t)i->protocol_major,
+        (json_int_t)i->protocol_minor, "n_clients", (json_int_t)i->n_clients, "n_topics",
+        (json_int_t)i->n_topics, "n_publishers", (json_int_t)i->n_publishers, "n_links",
+        (json_int_t)i->n_links, "memory", i->memory, "shared_bytes",
+        output_json_u64(i->shared_bytes), "former_bytes", output_json_u64(i->former_bytes),
+        "uptime_ns", output_json_u64(i->uptime_ns), "longest_turn_ns",
+        output_json_u64(i->longest_turn_ns), "lack", output_json_text(i->lack), "refused_access",
+        output_json_u64(i->refused_access), "refused_limit", output_json_u64(i->refused_limit),
+        "refused_qos", output_json_u64(i->refused_qos), "refused_other",
+        output_json_u64(i->refused_other), "reclaimed", output_json_u64(i->reclaimed));
 }
 
 static json_t *tensor_values(const DLTensor *t, uint64_t n_items, uint64_t n_values)

@@ -11,8 +11,8 @@ json_t *describe_publisher(const struct dlx_publisher_info *info);
 json_t *describe_link(const struct dlx_link_info *info);
 json_t *describe_group(const struct dlx_group_info *info);
 json_t *describe_claim(const struct dlx_claim_info *info);
-/** How many messages a subscriber is behind; null if the daemon does not report it. */
-json_t *describe_behind(uint64_t behind);
+/** A figure; null if the daemon is too old to report it: DLX_FIGURE_UNKNOWN and its kin. */
+json_t *describe_figure(uint64_t figure);
 /** The daemon of this connection, and how it was found. */
 json_t *describe_daemon(const struct dlx_client *client, const struct dlx_daemon_info *info);
 const char *describe_place(const struct dlx_client *client);

@@ -95,6 +95,18 @@ static int add_gone(struct look *look)
     return code == DLX_E_VERSION ? 0 : code;
 }
 
+static int add_alone(const struct dlx_subscription_info *info, void *userdata)
+{
+    struct look *look = userdata;
+    struct dlx_subscription_info *alone =
+        reallocarray(look->alone, look->n_alone + 1, sizeof *alone);
+    if (!alone)
+        return DLX_E_NO_MEMORY;
+    look->alone = alone;
+    alone[look->n_alone++] = *info;
+    return 0;
+}
+
 int look_ask(struct look *look)
 {
     look_clear(look);
@@ -112,6 +124,10 @@ int look_ask(struct look *look)
         code = dlx_list_groups(look->cli->client, look->topic, look_add_group, look);
     if (code == DLX_E_VERSION) /* a daemon older than protocol 2.8 has none */
         code = 0;
+    if (code == 0 && look->include_alone)
+        code = dlx_list_subscriptions(look->cli->client, look->topic, true, add_alone, look);
+    if (code == DLX_E_VERSION) /* a daemon older than protocol 2.10 does not list them */
+        code = 0;
     if (code == 0 && look->newest && look->n_entries > 0)
         take_newest(look);
     return code;
@@ -124,6 +140,9 @@ void look_clear(struct look *look)
         free(look->entries[i].links);
         free(look->entries[i].groups);
     }
+    free(look->alone);
+    look->alone = NULL;
+    look->n_alone = 0;
     free(look->entries);
     look->entries = NULL;
     look->n_entries = 0;
@@ -233,12 +252,53 @@ const char *look_queues(const struct look_entry *entry, char text[LOOK_QUEUES_SI
     return text;
 }
 
+int look_print_alone(const struct look *look, FILE *file)
+{
+    static const struct table_column columns[] = {
+        {"TOPIC", TABLE_LEFT, false, 0},    {"PID", TABLE_RIGHT, false, 0},
+        {"PROGRAM", TABLE_LEFT, true, 0},   {"MODE", TABLE_LEFT, false, 2},
+        {"RELIABLE", TABLE_LEFT, false, 1}, {"GROUP", TABLE_LEFT, false, 3},
+        {"REFUSED", TABLE_LEFT, true, 0},
+    };
+    struct table *table = NULL;
+    char name[256], pid[DESCRIBE_PID_SIZE];
+    if (look->n_alone == 0)
+        return 0;
+    if (table_new(&table, columns, sizeof columns / sizeof columns[0]) < 0)
+        return DLX_E_NO_MEMORY;
+    for (size_t i = 0; i < look->n_alone; i++) {
+        const struct dlx_subscription_info *s = &look->alone[i];
+        output_printable(s->client_name, name, sizeof name);
+        table_cell(table, "%s", s->topic);
+        table_cell(table, "%s", describe_pid(s->pid, pid));
+        table_cell(table, "%s", name);
+        table_cell(table, "%s", s->mode == DLX_MODE_LATEST ? "latest" : "all");
+        table_cell(table, "%s", s->reliable ? "yes" : "no");
+        table_cell(table, "%s", s->group);
+        table_cell(table, "%s", s->refusal);
+    }
+    fprintf(file, "%ssubscriptions that no publisher serves:\n", look->n_entries > 0 ? "\n" : "");
+    int code = table_print(table, file, 2, output_width(stdout));
+    table_free(table);
+    return code;
+}
+
+json_t *look_alone_json(const struct dlx_subscription_info *s)
+{
+    return json_pack("{s:o, s:n, s:o, s:I, s:I, s:o, s:b, s:b, s:o, s:o}", "topic",
+                     output_json_text(s->topic), "publisher", "subscription",
+                     output_json_u64(s->subscription), "pid", (json_int_t)s->pid, "uid",
+                     (json_int_t)s->uid, "client_name", output_json_text(s->client_name), "latest",
+                     s->mode == DLX_MODE_LATEST, "reliable", (int)s->reliable, "group",
+                     output_json_text(s->group), "refusal", output_json_text(s->refusal));
+}
+
 json_t *look_json(const struct look *look, const struct look_entry *entry)
 {
     json_t *json = describe_publisher(&entry->info);
     json_t *note = json_pack(
         "{s:b, s:o, s:I, s:I, s:I}", "blocked", look_count(entry, look_blocks) > 0, "behind",
-        describe_behind(look_behind(entry)), "full", (json_int_t)look_count(entry, look_is_full),
+        describe_figure(look_behind(entry)), "full", (json_int_t)look_count(entry, look_is_full),
         "have_lost", (json_int_t)look_count(entry, look_has_lost), "joining",
         (json_int_t)look_count(entry, look_is_joining));
     json_t *groups = json_array();

@@ -10,6 +10,7 @@
  */
 
 #include "cli/cli.h"
+#include <stdio.h>
 
 /** One publisher with its links. */
 struct look_entry {
@@ -27,10 +28,13 @@ struct look {
     const char *topic;   /**< or pattern; NULL: all topics */
     bool newest;         /**< ask for the newest messages, too */
     bool include_gone;   /**< list publishers that are gone, too, if the daemon can: 2.7 */
+    bool include_alone;  /**< list subscriptions that no publisher serves, too: 2.10 */
     bool include_former; /**< list only memory that programs keep of earlier daemons: 2.8 */
 
     struct look_entry *entries; /**< by topic, then id */
     size_t n_entries;
+    struct dlx_subscription_info *alone; /**< subscriptions that no publisher serves */
+    size_t n_alone;
     bool is_gone;      /**< while publishers that are gone are being listed */
     char why_not[512]; /**< why the newest messages could not be taken; else "" */
 };
@@ -78,6 +82,13 @@ const char *look_behind_text(uint64_t behind, char text[LOOK_BEHIND_SIZE]);
 /** "16 gpu, 0 cpu": how many messages each group of the publisher has not done. Returns `text`. */
 #define LOOK_QUEUES_SIZE 512
 const char *look_queues(const struct look_entry *entry, char text[LOOK_QUEUES_SIZE]);
+
+/** Print the subscriptions that no publisher serves, if there are any. Returns 0 or
+ *  DLX_E_NO_MEMORY. */
+int look_print_alone(const struct look *look, FILE *file);
+
+/** Such a subscription as JSON. NULL: out of memory. */
+json_t *look_alone_json(const struct dlx_subscription_info *info);
 
 /** The publisher as JSON, with the note as numbers. NULL: out of memory. */
 json_t *look_json(const struct look *look, const struct look_entry *entry);

@@ -21,10 +21,12 @@ static const struct command {
     enum dlx_autospawn autospawn; /**< commands that only look start no daemon */
 } commands[] = {
     {"ls", cmd_ls, "list topics and their publishers", DLX_AUTOSPAWN_NEVER},
+    {"top", cmd_top, "show live what flows on topics, and what is dropped", DLX_AUTOSPAWN_NEVER},
     {"info", cmd_info, "show the daemon, or a topic with its links", DLX_AUTOSPAWN_NEVER},
     {"pub", cmd_pub, "publish .npy" NPZ_COMMA " or .safetensors files, or raw bytes",
      DLX_AUTOSPAWN_DEFAULT},
     {"echo", cmd_echo, "print messages", DLX_AUTOSPAWN_DEFAULT},
+    {"view", cmd_view, "draw the newest tensor in the terminal", DLX_AUTOSPAWN_NEVER},
     {"get", cmd_get, "show or save the newest message of a topic", DLX_AUTOSPAWN_NEVER},
     {"rm", cmd_rm, "drop what is retained on a topic", DLX_AUTOSPAWN_NEVER},
     {"save", cmd_save, "write messages to .npy" NPZ_COMMA " or .safetensors files",
@@ -34,6 +36,14 @@ static const struct command {
     {"holds", cmd_holds, "show who holds messages", DLX_AUTOSPAWN_NEVER},
     {"queue", cmd_queue, "show work queues, and who works on what", DLX_AUTOSPAWN_NEVER},
     {"quota", cmd_quota, "show what users use of the daemon, and may have", DLX_AUTOSPAWN_NEVER},
+    {"clients", cmd_clients, "list the programs that are connected", DLX_AUTOSPAWN_NEVER},
+    {"kick", cmd_kick, "cut the connections of a program", DLX_AUTOSPAWN_NEVER},
+    {"why", cmd_why, "say why a topic does not flow, and what to do", DLX_AUTOSPAWN_NEVER},
+    {"doctor", cmd_doctor, "look for what keeps programs from exchanging tensors",
+     DLX_AUTOSPAWN_NEVER},
+    {"serve", cmd_serve, "serve metrics for Prometheus", DLX_AUTOSPAWN_NEVER},
+    {"trace", cmd_trace, "measure how long messages take, and tell who wakes whom",
+     DLX_AUTOSPAWN_NEVER},
 };
 
 struct global {
@@ -145,6 +155,39 @@ static char *global_help(int key, const char *text, void *input)
     return help;
 }
 
+/* What this build lacks is on a line of its own. */
+static const char *version(void)
+{
+    static const char *const lacks[] = {
+#ifdef DLX_NO_ZIP
+        "libzip (.npz)",
+#endif
+#ifdef DLX_NO_NCURSES
+        "ncurses (the screen of top)",
+#endif
+#ifdef DLX_NO_MICROHTTPD
+        "libmicrohttpd (serve)",
+#endif
+#ifdef DLX_NO_BPF
+        "libbpf (trace)",
+#endif
+#ifdef DLX_NO_PNG
+        "libpng (pictures of serve)",
+#endif
+#ifdef DLX_NO_CHAFA
+        "chafa (the graphics of view)",
+#endif
+        NULL,
+    };
+    static char text[256] = DLXCTL " " DLX_VERSION_STRING;
+    for (size_t i = 0; lacks[i]; i++) {
+        size_t at = strlen(text);
+        (void)snprintf(text + at, sizeof text - at, "%s%s", i == 0 ? "\nbuilt without " : ", ",
+                       lacks[i]);
+    }
+    return text;
+}
+
 static int run(int argc, char **argv)
 {
     struct cli cli = {.command = ""};
@@ -166,7 +209,7 @@ static int run(int argc, char **argv)
         .help_filter = global_help,
     };
     argp_err_exit_status = CLI_USAGE;
-    argp_program_version = DLXCTL " " DLX_VERSION_STRING;
+    argp_program_version = version();
     if (cli_parse(&cli, &line, argc, argv, &g) != CLI_OK)
         return CLI_FAILURE;
 

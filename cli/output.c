@@ -119,27 +119,69 @@ static bool is_plain(uint32_t c)
              (c >= 0x2028 && c <= 0x202e) || (c >= 0x2060 && c <= 0x206f));
 }
 
-/* Does this byte of UTF-8 begin a character? */
-static bool begins_character(char c)
+/* Ranges of characters, of Unicode 15. */
+struct range {
+    uint32_t first, last;
+};
+
+static bool is_in(const struct range *ranges, size_t n, uint32_t c)
 {
-    return ((unsigned char)c & 0xc0) != 0x80;
+    for (size_t i = 0; i < n && ranges[i].first <= c; i++)
+        if (c <= ranges[i].last)
+            return true;
+    return false;
+}
+
+/* The C library knows these widths only in a locale of UTF-8, which few containers set. */
+static size_t columns_of(uint32_t c)
+{
+    static const struct range marks[] = {
+        {0x300, 0x36f},   {0x483, 0x489},    {0x591, 0x5bd},   {0x610, 0x61a},   {0x64b, 0x65f},
+        {0x93c, 0x93c},   {0x941, 0x948},    {0xe31, 0xe31},   {0xe34, 0xe3a},   {0xe47, 0xe4e},
+        {0x1ab0, 0x1aff}, {0x1dc0, 0x1dff},  {0x20d0, 0x20ff}, {0xfe00, 0xfe0f}, {0xfe20, 0xfe2f},
+        {0xfeff, 0xfeff}, {0xe0100, 0xe01ef}};
+    static const struct range wide[] = {
+        {0x1100, 0x115f},   {0x231a, 0x231b},   {0x23e9, 0x23ec},   {0x2614, 0x2615},
+        {0x26a1, 0x26a1},   {0x26bd, 0x26be},   {0x2705, 0x2705},   {0x2728, 0x2728},
+        {0x274c, 0x274c},   {0x2753, 0x2755},   {0x2b50, 0x2b50},   {0x2e80, 0x303e},
+        {0x3041, 0x33ff},   {0x3400, 0x4dbf},   {0x4e00, 0xa4cf},   {0xa960, 0xa97c},
+        {0xac00, 0xd7a3},   {0xf900, 0xfaff},   {0xfe30, 0xfe6f},   {0xff01, 0xff60},
+        {0xffe0, 0xffe6},   {0x16fe0, 0x18cd5}, {0x1b000, 0x1b2fb}, {0x1f004, 0x1f004},
+        {0x1f0cf, 0x1f0cf}, {0x1f18e, 0x1f19a}, {0x1f200, 0x1f320}, {0x1f32d, 0x1f64f},
+        {0x1f680, 0x1f6fc}, {0x1f7e0, 0x1f7f0}, {0x1f90c, 0x1faff}, {0x20000, 0x3fffd}};
+    if (c < 0x300)
+        return 1;
+    if (is_in(marks, sizeof marks / sizeof marks[0], c))
+        return 0;
+    return is_in(wide, sizeof wide / sizeof wide[0], c) ? 2 : 1;
+}
+
+/* The next character of a text; what is not UTF-8 counts byte by byte. Returns its length. */
+static size_t next_character(const char *text, size_t *ret_columns)
+{
+    uint32_t c;
+    size_t n = utf8_length((const unsigned char *)text, &c);
+    *ret_columns = n > 0 ? columns_of(c) : 1;
+    return n > 0 ? n : 1;
 }
 
 size_t output_columns(const char *text)
 {
-    size_t n = 0;
-    for (; *text; text++)
-        n += begins_character(*text);
+    size_t n = 0, columns;
+    for (; *text; n += columns)
+        text += next_character(text, &columns);
     return n;
 }
 
 size_t output_bytes_of(const char *text, size_t columns)
 {
-    size_t n = 0, at = 0;
-    for (; text[at]; at++) {
-        n += begins_character(text[at]);
-        if (n > columns)
+    size_t n = 0, at = 0, more;
+    while (text[at]) {
+        size_t length = next_character(text + at, &more);
+        if (n + more > columns)
             break;
+        n += more;
+        at += length;
     }
     return at;
 }

@@ -22,7 +22,7 @@ void human_ns(int64_t ns, char text[HUMAN_SIZE]);
 /** Three digits, but all of those before the point: "0.0123", "29.9", "12345". */
 void human_number(double n, char text[HUMAN_SIZE]);
 
-/** Columns of text on a screen: its characters. Wide ones count as one. */
+/** Columns of text on a screen: wide characters have two, and marks above others none. */
 size_t output_columns(const char *text);
 
 /** Bytes of its first characters, so many as fit into these columns. */

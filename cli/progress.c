@@ -10,6 +10,13 @@
 
 static struct progress *current;
 
+static struct {
+    struct progress *progress; /* NULL: none is under way */
+    const char *what;
+    uint64_t size, moved;
+    int64_t start_ns;
+} transfer;
+
 /* A topic that is shortened keeps so many columns. */
 enum { TOPIC_MIN = 16 };
 
@@ -74,4 +81,39 @@ void progress_clear(void)
     (void)fflush(current->file);
     current->shown = false;
     current = NULL;
+}
+
+/* ---- transfers ------------------------------------------------------------------------------- */
+
+enum { BAR_SIZE = 20, INTERVALS_BEFORE = 4 };
+
+void progress_transfer(struct progress *p, const char *what, uint64_t size)
+{
+    transfer.progress = p && p->file ? p : NULL;
+    transfer.what = what;
+    transfer.size = size;
+    transfer.moved = 0;
+    transfer.start_ns = wait_now();
+}
+
+void progress_moved(uint64_t n)
+{
+    static const char full[BAR_SIZE + 1] = "####################";
+    char moved[HUMAN_SIZE], size[HUMAN_SIZE], rate[HUMAN_SIZE];
+    struct progress *p = transfer.progress;
+    int64_t now = p ? wait_now() : 0;
+    transfer.moved += n;
+    if (!p || now - transfer.start_ns < INTERVALS_BEFORE * p->interval_ns || !progress_due(p, now))
+        return;
+    human_bytes(transfer.moved, moved);
+    human_bytes(transfer.size, size);
+    human_bytes((uint64_t)((double)transfer.moved * 1e9 / (double)(now - transfer.start_ns)), rate);
+    if (transfer.size == 0) {
+        progress_show(p, "%s %s, %s/s", transfer.what, moved, rate);
+        return;
+    }
+    double part = (double)transfer.moved / (double)transfer.size;
+    int percent = part < 1 ? (int)(part * 100) : 100;
+    progress_show(p, "%s [%-*.*s] %d %%, %s of %s, %s/s", transfer.what, BAR_SIZE,
+                  percent * BAR_SIZE / 100, full, percent, moved, size, rate);
 }

@@ -33,6 +33,16 @@ size_t progress_room(const struct progress *p);
 void progress_show(struct progress *p, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/**
+ * A transfer begins that may be long, of a tensor to or from a file: `what` it is ("reading"), and
+ * how many bytes it has; 0: unknown. If it takes longer than four intervals, progress_moved() shows
+ * a bar. NULL for `p` ends it. One transfer at a time.
+ */
+void progress_transfer(struct progress *p, const char *what, uint64_t size);
+
+/** So many bytes more were moved, of the transfer that is under way, if one is. */
+void progress_moved(uint64_t n);
+
 /** Remove the line, of the progress that is shown; for anything that is to be printed. */
 void progress_clear(void);
 

@@ -192,8 +192,10 @@ static int publish_item(struct pub *p, const struct source_item *item)
     struct cli_error e = {{0}};
     int code = outgoing_init(&o, p, item);
     if (code == 0) {
+        progress_transfer(&p->progress, "reading", item->size);
         code = item->set ? source_read_set(p->source, o.data, &e)
                          : source_read(p->source, o.data[0], &e);
+        progress_transfer(NULL, NULL, 0);
         if (code < 0 && code != DLX_E_INTERRUPTED)
             (void)cli_report(p->cli, p->topic, "%s", e.text);
     }
@@ -351,7 +353,7 @@ static int sum_up(struct pub *p, const struct dlx_publisher_stats *s, uint64_t n
     if (n_retained > 0)
         print_retained(p, n_retained);
     else if (s->published > 0 && !p->was_heard && p->groups.n == 0)
-        (void)cli_report(p->cli, p->topic, "nobody was subscribed, and nothing is retained");
+        (void)cli_report(p->cli, p->topic, "no program was subscribed, and no message is retained");
     if (!isatty(STDERR_FILENO))
         return cli_finish(p->cli, CLI_OK);
     human_bytes(s->published_bytes, bytes);

@@ -3,6 +3,7 @@
 /* A file that appears under its name only when it is complete and synced. */
 
 #include "cli/save_file.h"
+#include "cli/progress.h"
 #include "cli/tensor.h"
 #include "cli/wait.h"
 #include <errno.h>
@@ -31,6 +32,7 @@ int save_bytes(int fd, const void *data, uint64_t size)
             return DLX_E_SYSTEM;
         p += n;
         size -= (uint64_t)n;
+        progress_moved((uint64_t)n);
     }
     return 0;
 }

@@ -7,6 +7,7 @@
 #include "cli/npz.h"
 #include "cli/output.h"
 #include "cli/save.h"
+#include "cli/tensor.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -81,6 +82,17 @@ static int print_json(const struct saving *s, const struct dlx_message *m, const
     return cli_json(s->cli, json, false);
 }
 
+/* Bytes of the tensors that the file gets. */
+static uint64_t written_size(const struct saving *s, const struct dlx_message *m)
+{
+    uint64_t sum = 0, n_items, size;
+    for (uint32_t i = 0; i < dlx_message_n_tensors(m); i++)
+        if ((s->set || s->npz || i == s->tensor) &&
+            tensor_size(dlx_message_tensor_peek(m, i), &n_items, &size))
+            sum += size;
+    return sum;
+}
+
 int saving_write(struct saving *s, const struct dlx_message *m, const char *path,
                  uint64_t *ret_size)
 {
@@ -91,9 +103,11 @@ int saving_write(struct saving *s, const struct dlx_message *m, const char *path
         return cli_report(s->cli, s->topic,
                           "message %" PRIu64 " has %u tensors, there is no tensor %u",
                           dlx_message_seq(m), dlx_message_n_tensors(m), s->tensor);
+    progress_transfer(s->progress, "writing", written_size(s, m));
     int code = s->set   ? save_set(m, path, &report, &e)
                : s->npz ? npz_save(m, path, &report, &e)
                         : save_tensor(t, path, &report, &e);
+    progress_transfer(NULL, NULL, 0);
     if (code == DLX_E_INTERRUPTED)
         return cli_signal_status(false);
     if (code < 0)

@@ -6,6 +6,7 @@
  *  said about it. */
 
 #include "cli/cli.h"
+#include "cli/progress.h"
 
 #define SAVING_NO_TENSOR UINT32_MAX
 
@@ -16,6 +17,7 @@ struct saving {
     uint32_t tensor;   /**< the one that a .npy file gets; SAVING_NO_TENSOR: not asked for */
     bool set;          /**< into .safetensors, npz into .npz: saving_check() sets them */
     bool npz;
+    struct progress *progress; /**< of writing a large message */
     bool told_type, told_more, told_meta;
 };
 

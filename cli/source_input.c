@@ -3,6 +3,7 @@
 /* Input of a source: a file or a pipe, read from front to back, and what its formats share. */
 
 #include "cli/output.h"
+#include "cli/progress.h"
 #include "cli/source_input.h"
 #include "cli/wait.h"
 #include <errno.h>
@@ -74,6 +75,7 @@ static int read_some(struct input *in, const struct iovec *pieces, int n, uint64
         return cli_fail(e, DLX_E_SYSTEM, "%.255s: %s", in->name, strerror(errno));
     *ret_size = got > 0 ? (uint64_t)got : 0;
     in->offset += *ret_size;
+    progress_moved(*ret_size);
     return 0;
 }
 

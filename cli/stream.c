@@ -7,6 +7,7 @@
 #include "cli/look.h"
 #include "cli/output.h"
 #include "cli/wait.h"
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -120,12 +121,32 @@ const char *stream_publishers(const struct stream *s, char text[STREAM_PUBLISHER
     return text;
 }
 
-static int report_silence(const struct stream *s)
+static void report(struct stream *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void report(struct stream *s, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(s->words.text, sizeof s->words.text, format, args);
+    va_end(args);
+    if (!s->is_silent)
+        (void)cli_report(s->args.cli, s->topic, "%s", s->words.text);
+}
+
+static void report_dlx(struct stream *s, int code)
+{
+    const char *words = dlx_errmsg();
+    if (s->is_silent)
+        report(s, "%s", words && *words ? words : dlx_strerror(code));
+    else
+        (void)cli_report_dlx(s->args.cli, s->topic, code);
+}
+
+static int report_silence(struct stream *s)
 {
     char time[HUMAN_SIZE], publishers[STREAM_PUBLISHERS_SIZE];
     human_ns(s->args.timeout_ns, time);
-    (void)cli_report(s->args.cli, s->topic, "no message within %s: %s", time,
-                     stream_publishers(s, publishers));
+    report(s, "no message within %s: %s", time, stream_publishers(s, publishers));
     return DLX_E_TIMEOUT;
 }
 
@@ -136,16 +157,19 @@ static int on_take_failed(struct stream *s, int code)
     case DLX_E_PUBLISHER_GONE:
         if (s->args.until_gone)
             return 0;
-        if (isatty(STDERR_FILENO))
-            (void)cli_report(s->args.cli, s->topic, "the publisher has left, waiting for another");
+        if (s->is_silent || isatty(STDERR_FILENO))
+            report(s, "the publisher has left, waiting for another");
         return 1;
     case DLX_E_BAD_PEER: /* that link is cut, others go on */
-        (void)cli_report_dlx(s->args.cli, s->topic, code);
+        report_dlx(s, code);
         return 1;
     case DLX_E_INTERRUPTED:
         return 1;
+    case DLX_E_DISCONNECTED: /* the subscription reconnects to the next daemon */
+        report_dlx(s, code);
+        return s->is_silent && !s->args.until_gone ? 1 : code;
     default:
-        (void)cli_report_dlx(s->args.cli, s->topic, code);
+        report_dlx(s, code);
         return code;
     }
 }
@@ -170,6 +194,7 @@ int stream_next(struct stream *s, struct dlx_message **ret_message)
         int code = dlx_take(s->subscription, 0, ret_message);
         if (code == 0) {
             s->last = wait_now();
+            s->words.text[0] = '\0';
             return 1;
         }
         if (code != DLX_E_EMPTY && code != DLX_E_TIMEOUT) {
@@ -180,12 +205,12 @@ int stream_next(struct stream *s, struct dlx_message **ret_message)
         }
         int fd = dlx_subscription_fd(s->subscription);
         if (fd < 0) {
-            (void)cli_report_dlx(s->args.cli, s->topic, fd);
+            report_dlx(s, fd);
             return fd;
         }
         code = wait_until(fd, deadline);
         if (code == DLX_E_SYSTEM) {
-            (void)cli_report(s->args.cli, s->topic, "waiting for messages failed");
+            report(s, "waiting for messages failed");
             return code;
         }
         if (code == DLX_E_TIMEOUT && wait_now() >= silence)

@@ -25,10 +25,12 @@ struct stream {
     struct stream_args args;
     const char *topic;
     struct dlx_subscription *subscription;
-    int64_t start; /**< before it subscribed */
-    int64_t end;   /**< when duration_ns is over */
-    int64_t last;  /**< when the last message came, or the stream was opened */
-    int64_t wake;  /**< when stream_next() returns STREAM_WAKE; WAIT_FOREVER: never */
+    int64_t start;          /**< before it subscribed */
+    int64_t end;            /**< when duration_ns is over */
+    int64_t last;           /**< when the last message came, or the stream was opened */
+    int64_t wake;           /**< when stream_next() returns STREAM_WAKE; WAIT_FOREVER: never */
+    bool is_silent;         /**< stream_next() puts into `words` what it would report */
+    struct cli_error words; /**< "": nothing since the last message */
 };
 
 /** Connect and subscribe; failures are reported. Returns 0 or a negative code. */

@@ -71,8 +71,14 @@ bool value_minifloat(uint8_t code, uint32_t bits, double *ret)
 
 double value_half(uint16_t bits)
 {
-    static const struct minifloat half = {0, 5, 10, 15, SPECIAL_IEEE};
-    return decode(&half, bits);
+    /* The bits as a float have an exponent that is too small by 127 - 15. */
+    uint32_t wide = (uint32_t)(bits & 0x7fff) << 13;
+    float f;
+    memcpy(&f, &wide, sizeof f);
+    double d = (double)f * 0x1p112;
+    if ((bits & 0x7c00) == 0x7c00)
+        d = bits & 0x3ff ? (double)NAN : (double)INFINITY;
+    return bits & 0x8000 ? -d : d;
 }
 
 /* Bits of item `index`, little-endian packed, for items of at most 64 bits. */
@@ -225,6 +231,31 @@ void value_text(DLDataType dtype, const void *data, uint64_t index, char text[VA
         (void)snprintf(text, VALUE_TEXT_SIZE, "%s%s%sj", re, im[0] == '-' ? "" : "+", im);
         break;
     }
+}
+
+bool value_number(DLDataType dtype, const void *data, uint64_t index, double *ret)
+{
+    struct value v = load(dtype, data, index);
+    switch (v.kind) {
+    case KIND_BOOL:
+        *ret = v.u != 0;
+        return true;
+    case KIND_INT:
+        *ret = (double)v.i;
+        return true;
+    case KIND_UINT:
+        *ret = (double)v.u;
+        return true;
+    case KIND_REAL:
+        *ret = v.real[0];
+        return true;
+    case KIND_COMPLEX:
+        *ret = hypot(v.real[0], v.real[1]);
+        return true;
+    case KIND_HEX:
+        break;
+    }
+    return false;
 }
 
 static json_t *real_json(double d)

@@ -27,6 +27,10 @@ double value_half(uint16_t bits);
  */
 void value_text(DLDataType dtype, const void *data, uint64_t index, char text[VALUE_TEXT_SIZE]);
 
+/** Value `index` as a number: 0 or 1 of a boolean, the magnitude of a complex one. Returns false
+ *  for a type without a name. */
+bool value_number(DLDataType dtype, const void *data, uint64_t index, double *ret);
+
 /**
  * Value `index` as JSON: numbers; true and false; a pair for complex; the strings "nan", "inf" and
  * "-inf" for what JSON has no numbers for; hex digits for a type without a name. NULL: out of

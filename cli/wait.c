@@ -11,11 +11,16 @@
 
 static volatile sig_atomic_t caught;
 static bool catches;
-static sigset_t held; /* none, before and between times */
+static void (*at_second)(int number); /* NULL: the default */
+static sigset_t held;                 /* none, before and between times */
+
+static void handle_signals(void (*handler)(int));
 
 static void on_signal(int number)
 {
     caught = number;
+    if (at_second)
+        handle_signals(at_second);
 }
 
 int64_t wait_now(void)
@@ -46,6 +51,11 @@ static void handle_signals(void (*handler)(int))
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         if (!is_ignored(numbers[i])) /* by the parent (a job in the background) */
             (void)sigaction(numbers[i], &action, NULL);
+}
+
+void wait_at_second_signal(void (*handler)(int number))
+{
+    at_second = handler;
 }
 
 void wait_catch_signals(void)

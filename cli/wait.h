@@ -21,6 +21,9 @@ int64_t wait_deadline(int64_t delay_ns);
 /** From here on, the first SIGINT or SIGTERM is only noted; a second one ends the program. */
 void wait_catch_signals(void);
 
+/** What a second one does first: it ends the program itself. */
+void wait_at_second_signal(void (*handler)(int number));
+
 /**
  * Around calls that may wait for ever for another process, to open or to write to a pipe: a signal
  * ends the program there. Returns 0, or DLX_E_INTERRUPTED if one came before: do not call.

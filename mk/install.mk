@@ -27,6 +27,7 @@ DLPACKDIR = $(INCLUDEDIR)/dlx/abi
 PUBLIC_HEADERS := $(wildcard include/dlx/*.h include/dlx/*.hpp)
 CMAKE_FILES := dlxConfig.cmake dlxConfigVersion.cmake
 UNITS := dlpackd.socket dlpackd@.socket dlpackd.service dlpackd-keeper.socket dlpackd-keeper.service
+SYSTEM_UNITS := $(UNITS) dlpackd-metrics.service
 
 # A run path is written only where the loader would not look by itself.
 STD_LIBDIRS := /lib /lib64 /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64 /usr/lib/% /lib/%
@@ -84,7 +85,7 @@ INSTALLED = $(call from_to,$(BUILD),$(BINDIR),$(notdir $(DAEMON_BIN))) \
     $(call from_to,$(COMPLETION)/zsh,$(ZSHDIR),$(COMPLETED:%=_%)) \
     $(call from_to,$(COMPLETION)/fish,$(FISHDIR),$(COMPLETED:%=%.fish)) \
     $(call from_to,$(STAGE)/user,$(UNITDIR),$(UNITS)) \
-    $(call from_to,$(STAGE)/system,$(SYSTEMUNITDIR),$(UNITS)) \
+    $(call from_to,$(STAGE)/system,$(SYSTEMUNITDIR),$(SYSTEM_UNITS)) \
     $(call from_to,systemd/sysusers.d,$(SYSUSERSDIR),dlpackd.conf) \
     $(call from_to,systemd/tmpfiles.d,$(TMPFILESDIR),dlpackd.conf)
 # Links, likewise.
@@ -104,7 +105,7 @@ install: all man $(COMPLETION)/.made ## install under PREFIX (/usr/local), below
 	printf '%s\n' "$$PC_FILE" >$(STAGE)/libdlx.pc
 	printf '%s\n' "$$GPU_PC_FILE" >$(STAGE)/dlx-gpu.pc
 	for f in $(CMAKE_FILES); do $(fill_in_cmake) packaging/$$f.in >$(STAGE)/$$f; done
-	for u in $(foreach f,user system,$(UNITS:%=$(f)/%)); do \
+	for u in $(UNITS:%=user/%) $(SYSTEM_UNITS:%=system/%); do \
 	    $(fill_in) systemd/$$u >$(STAGE)/$$u; done
 	$(fill_in) systemd/dlpackd.conf >$(STAGE)/dlpackd.conf
 	$(call install_files,$(INSTALLED))

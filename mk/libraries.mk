@@ -8,7 +8,9 @@ pkg = $(shell $(PKG_CONFIG) $(1) $(2) 2>/dev/null)
 BUNDLE := $(if $(wildcard bundle/README),bundle)
 ifneq ($(BUNDLE),)
 NEEDED_PKGS :=
-PKG_CFLAGS := -isystem $(BUNDLE)/include -DDLX_NO_ZIP
+PKG_CFLAGS := -isystem $(BUNDLE)/include -DDLX_NO_ZIP -DDLX_NO_NCURSES \
+    -DDLX_NO_MICROHTTPD -DDLX_NO_PNG -DDLX_NO_CHAFA \
+    -DDLX_NO_BPF
 UV_LIBS := $(BUNDLE)/lib/libuv_a.a -ldl -lrt
 PBC_LIBS := $(BUNDLE)/lib/libprotobuf-c.a
 JSON_LIBS := $(BUNDLE)/lib/libjansson.a
@@ -18,7 +20,23 @@ CUDA_INCLUDE ?= $(BUNDLE)/cuda
 HIP_INCLUDE ?=
 else
 NEEDED_PKGS := libuv libprotobuf-c inih jansson libxxhash libzip check
-PKG_CFLAGS := $(call pkg,--cflags,$(NEEDED_PKGS))
+# Without ncurses `dlxctl top` has no screen, and says so.
+CURSES_LIBS := $(call pkg,--libs,ncursesw)
+# Without libmicrohttpd there is no `dlxctl serve`, and it says so.
+HTTP_LIBS := $(call pkg,--libs,libmicrohttpd)
+# Without libpng `dlxctl` makes no pictures in files, and says so.
+PNG_LIBS := $(call pkg,--libs,libpng)
+# Without chafa `dlxctl view` draws by characters, and says so.
+CHAFA_LIBS := $(call pkg,--libs,chafa)
+CHAFA_CPPFLAGS := $(patsubst -I%,-isystem %,$(call pkg,--cflags,chafa))
+# Without libbpf, or what compiles for it, there is no `dlxctl trace`, and it says so. bpftool is in
+# a folder that only root's PATH has.
+BPF_CLANG ?= $(shell command -v clang)
+BPFTOOL ?= $(firstword $(shell command -v bpftool) $(wildcard /usr/sbin/bpftool))
+BPF_LIBS := $(if $(BPF_CLANG),$(if $(BPFTOOL),$(call pkg,--libs,'libbpf >= 1.0')))
+PKG_CFLAGS := $(call pkg,--cflags,$(NEEDED_PKGS)) $(if $(CURSES_LIBS),,-DDLX_NO_NCURSES) \
+    $(if $(HTTP_LIBS),,-DDLX_NO_MICROHTTPD)$(if $(PNG_LIBS),, -DDLX_NO_PNG)$(if \
+    $(CHAFA_LIBS),, -DDLX_NO_CHAFA)$(if $(BPF_LIBS),, -DDLX_NO_BPF)
 UV_LIBS := $(call pkg,--libs,libuv)
 PBC_LIBS := $(call pkg,--libs,libprotobuf-c)
 JSON_LIBS := $(call pkg,--libs,jansson)

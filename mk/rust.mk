@@ -28,7 +28,7 @@ rust: $(LIB_BIN) ## build the Rust crates in build/rust (cargo 1.89 or later)
 
 check-rust: ## the tests of the Rust crates, and what their linters say
 	@$(RUST_SETUP)
-	+@$(SUBMAKE) all python conformance-programs
+	+@$(SUBMAKE) all python conformance-programs standin
 	+@$(RUN_ENV) $(RUST_ENV) tools/check-rust
 
 # Those in which a connection is broken or slow take network namespaces, and so root.

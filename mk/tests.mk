@@ -146,7 +146,7 @@ TEST_LINKED := $(sort $(TEST_BIN) $(GPU_BIN))
 OTHER_LINKED := $(STANDIN_LIB) $(HIP_STANDIN) $(OTHER_BUILD) $(FAULT_BIN) $(ACTOR_BIN) \
     $(CONFORMANCE_BIN)
 $(TEST_LINKED): private LIBS = $(CHECK_LIBS) $(UV_LIBS) $(PBC_LIBS) $(JSON_LIBS) $(ZIP_LIBS) \
-    $(INI_LIBS) -lm
+    $(HTTP_LIBS) $(PNG_LIBS) $(CHAFA_LIBS) $(INI_LIBS) -lm
 $(BUILD)/tests/gpu_probe: private LIBS = -ldl
 $(BUILD)/tests/faults/steps $(BUILD)/tests/faults/words: private LIBS = $(PBC_LIBS)
 $(BUILD)/tests/faults/libfaultalloc.so: private LINK_FLAGS = -shared

@@ -9,7 +9,7 @@ lint: ## check the tree's rules, formatting and static analysers
 	+@$(SUBMAKE) all python
 	@$(RUN_ENV) tools/lint/run
 
-lint-analyzer: $(BUILD)/proto/dlx.pb-c.h ## gcc -fanalyzer, which lint leaves out
+lint-analyzer: $(MADE_HEADERS) ## gcc -fanalyzer, which lint leaves out
 	@CC='$(CC)' GPU_CPPFLAGS='$(GPU_CPPFLAGS)' $(PYTHON) tools/lint/analyzer '$(BUILD)'
 
 format: ## format all C, C++ and Python files

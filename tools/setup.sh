@@ -6,7 +6,7 @@
 # and fails if that is needed to build.
 #
 #   tools/setup.sh [--lint] [--model] [--bench] [--faults] [--interop] [--wheel] [--deb] [--docs]
-#                  [--containers] [--mutants] [--rust] [--no-venv]
+#                  [--containers] [--mutants] [--rust] [--connectors] [--no-venv]
 #   tools/setup.sh --has-cargo      only says, by its status, whether there is a cargo for --rust
 #
 # On Debian and its relatives it asks dpkg what is missing and apt for it, with sudo when not root.
@@ -15,10 +15,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 build=(gcc g++ make pkg-config libuv1-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler
-    check libsubunit-dev libinih-dev libjansson-dev libxxhash-dev libzip-dev libjpeg62-turbo-dev
-    libpng-dev python3 python3-venv python3-pip python3-dev python3-numpy python3-pytest)
+    check libsubunit-dev libinih-dev libjansson-dev libxxhash-dev libzip-dev libncurses-dev
+    libmicrohttpd-dev systemtap-sdt-dev libjpeg62-turbo-dev libpng-dev libchafa-dev libglib2.0-dev
+    python3 python3-venv python3-pip python3-dev python3-numpy python3-pytest)
+# prometheus is for tests/cli/check_serve.sh; where systemd runs, Debian starts its service, too.
+# chromium is for tests/cli/check_page.sh.
 lint=(abigail-tools clang clang-tidy clang-format llvm libclang-rt-14-dev cppcheck shellcheck
-    valgrind strace binutils cmake mandoc systemd apparmor selinux-policy-dev python3-yaml)
+    valgrind strace binutils cmake mandoc systemd apparmor selinux-policy-dev python3-yaml
+    prometheus chromium)
 model=(spin g++ relacy-dev)
 bench=(strace valgrind gnuplot-nox)
 faults=(strace)
@@ -29,8 +33,9 @@ deb=(debhelper dh-python lintian mmdebstrap dpkg-dev)
 containers=(podman runc uidmap)
 # What makes the HTML site: the manual pages are made by mandoc, the rest by packages of PyPI.
 docs=(mandoc)
-# The shells that tests/cli/check_completion.sh asks.
-shells=(zsh fish)
+# The shells that tests/cli/check_completion.sh asks, and the terminal of check_top.sh and
+# check_view.sh there.
+shells=(zsh fish tmux)
 # What --bench compares us with, where it is to be had; clang's library is for iceoryx2, whose crate
 # reads C headers.
 peers=(iceoryx libiceoryx-binding-c-dev libzmq3-dev libgrpc++-dev libprotobuf-dev
@@ -41,13 +46,19 @@ peers=(iceoryx libiceoryx-binding-c-dev libzmq3-dev libgrpc++-dev libprotobuf-de
 rust=(clang pkg-config iproute2 openssl)
 cargo=(cargo-web rustc-web rustfmt-web rust-web-clippy)
 cargo_min=1.89
+# For dlx.contrib.gstreamer, whose Python is the system's.
+gstreamer=(gstreamer1.0-plugins-base gstreamer1.0-plugins-good python3-gst-1.0
+    gir1.2-gst-plugins-base-1.0)
+# What `dlxctl trace` is built of: it is left out of a build without them.
+bpf=(libbpf-dev bpftool clang)
 # Headers of AMD's runtime: the HIP backend is left out of a build without them.
 hip=(libamdhip64-dev)
 
 want=("${build[@]}")
-may=("${hip[@]}" "${shells[@]}")
+may=("${hip[@]}" "${bpf[@]}" "${shells[@]}")
 venv=yes
 interop=
+connectors=
 mutants=
 cargo_wanted=
 cargo_asked=
@@ -61,6 +72,7 @@ for arg in "$@"; do
     --bench) want+=("${bench[@]}") may+=("${peers[@]}") ;;
     --faults) want+=("${faults[@]}") ;;
     --interop) interop=yes ;;
+    --connectors) may+=("${gstreamer[@]}") connectors=yes ;;
     --wheel) want+=("${wheel[@]}") audit=yes ;;
     --deb) want+=("${deb[@]}") ;;
     --containers) want+=("${containers[@]}") ;;
@@ -78,7 +90,8 @@ for arg in "$@"; do
         ;;
     *)
         echo "tools/setup.sh: unknown argument '$arg' (known: --lint --model --bench --faults" \
-            "--interop --wheel --deb --docs --containers --mutants --rust --no-venv)" >&2
+            "--interop --wheel --deb --docs --containers --mutants --rust --connectors" \
+            "--no-venv)" >&2
         exit 2
         ;;
     esac
@@ -208,9 +221,12 @@ if [ -n "$site" ]; then
         venv_package "${package%%[<>]*}" "$package" 'to make the HTML site (make docs)'
     done
 fi
+if [ -n "$connectors$interop" ]; then
+    venv_package ray 'ray>=2.60' 'for the tests of dlx.contrib.ray (70 MB)'
+fi
 if [ -n "$interop" ]; then
     for package in ml_dtypes torch jax tensorflow-cpu onnxruntime pydlpack mpich mpi4py nanobind \
-        pyzmq ray eclipse-zenoh iceoryx2 tritonclient rerun-sdk; do
+        pyzmq eclipse-zenoh iceoryx2 tritonclient rerun-sdk; do
         venv_package "${package%%>*}" "$package" \
             'to pass tensors to it (make check-interop, bench-python; some are large)'
     done

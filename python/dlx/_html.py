@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How notebooks show messages and tensors: names, types and shapes, but no data."""
+"""How notebooks show messages and tensors: names, types, shapes, and pictures, which are copies."""
 
+from base64 import b64encode
 from html import escape
 
+from . import _picture
+
 _MOST = 50  # rows of a table
+_PICTURES = 4  # of a message
 
 
 def _size(n):
@@ -34,3 +38,21 @@ def table(title, rows):
         f"{text}<table><tr><th>tensor</th><th>data "
         f"type</th><th>shape</th><th>size</th></tr>{lines}</table>"
     )
+
+
+def pictures(tensors):
+    """Returns the pictures of the first tensors that have one."""
+    text, n = "", 0
+    for tensor in tensors:
+        pixels = _picture.pixels(tensor) if n < _PICTURES else None
+        if pixels is not None:
+            n += 1
+            # A small one is enlarged without a blur.
+            height, width = pixels.shape[:2]
+            zoom = max(min(_picture.WIDTH // width, _picture.HEIGHT // height), 1)
+            text += (
+                f'<img width="{width * zoom}" height="{height * zoom}" '
+                f'style="image-rendering: pixelated" '
+                f'src="data:image/png;base64,{b64encode(_picture.png(pixels)).decode()}">'
+            )
+    return text

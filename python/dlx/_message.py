@@ -117,8 +117,10 @@ class Methods:
         return f"<{_title(self)}: {', '.join(texts)}>"
 
     def _repr_html_(self):
-        """Returns a table for notebooks."""
-        return _html.table(_title(self), [] if self.released else _rows(self))
+        """Returns a table for notebooks, and pictures of the first tensors that have one."""
+        if self.released:
+            return _html.table(_title(self), [])
+        return _html.table(_title(self), _rows(self)) + _html.pictures(self.tensors)
 
 
 class NamedMethods:

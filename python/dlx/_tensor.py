@@ -4,7 +4,7 @@
 import math
 import operator
 
-from . import _html, _torch
+from . import _html, _picture, _torch
 from ._dlx import Tensor, tensor_from_bytes
 from ._dtype import DType
 
@@ -184,11 +184,17 @@ class Methods:
         return f"{text[:-1]}: {shown}>"
 
     def _repr_html_(self):
-        """Returns a table for notebooks."""
-        return _html.table(
-            _plain_repr(self).strip("<>"),
-            [] if self.published else [("", self.dtype, self.shape, self.nbytes)],
-        )
+        """Returns a table for notebooks, and the picture, if there is one."""
+        title = _plain_repr(self).strip("<>")
+        if self.published:
+            return _html.table(title, [])
+        rows = [("", self.dtype, self.shape, self.nbytes)]
+        return _html.table(title, rows) + _html.pictures([self])
+
+    def _repr_png_(self):
+        """Returns the picture as a PNG file, or None."""
+        pixels = None if self.published else _picture.pixels(self)
+        return None if pixels is None else _picture.png(pixels)
 
 
 def add(methods, cls):

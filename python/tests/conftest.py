@@ -3,6 +3,7 @@
 look at what stays behind.
 """
 
+import atexit
 import contextlib
 import os
 import pathlib
@@ -20,6 +21,12 @@ import dlx
 import pytest
 
 PATIENCE = 60.0  # seconds until a test says that something does not come
+# GStreamer keeps its registry there. Processes that are started here have the same folder.
+if "XDG_CACHE_HOME" not in os.environ:
+    _cache = tempfile.TemporaryDirectory()
+    atexit.register(_cache.cleanup)
+    os.environ["XDG_CACHE_HOME"] = _cache.name
+
 DAEMON = os.path.join(os.path.dirname(dlx.__file__), "dlpackd")
 
 
@@ -180,12 +187,12 @@ def processes_of(path):
 
 
 @contextlib.contextmanager
-def run_daemon(tmp_path):
+def run_daemon(tmp_path, *arguments):
     """A daemon at tmp_path/s, until the end of the block."""
     ready, theirs = os.pipe()
     with open(tmp_path / "log", "wb") as log:
         process = subprocess.Popen(
-            [DAEMON, "--socket", tmp_path / "s", "--ready-fd", str(theirs)],
+            [DAEMON, "--socket", tmp_path / "s", "--ready-fd", str(theirs), *arguments],
             stderr=log,
             pass_fds=[theirs],
         )

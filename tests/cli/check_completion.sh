@@ -124,7 +124,7 @@ questions() {
         offers "dlxctl $command --" "${some[@]}"
         case $command in
         pub) ;;
-        quota) lacks 'dlxctl quota ' cam/front ;;
+        clients | doctor | kick | quota | serve) lacks "dlxctl $command " cam/front ;;
         *) offers "dlxctl $command " cam/front cam/rear weights ;;
         esac
     done

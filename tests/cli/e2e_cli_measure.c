@@ -187,7 +187,7 @@ TEST(holds_is_a_table_for_people)
     has_not(holds.out, "latest");
     release_held(&story);
     auto_cli nothing = dlxctl(0, "holds", "a"), all = dlxctl(0, "holds", "--all");
-    ck_assert_str_eq(nothing.out, "nobody holds a message of a\n");
+    ck_assert_str_eq(nothing.out, "no program holds a message of a\n");
     has(all.out, "0 of 5");
     has(all.out, "latest");
 }

@@ -36,6 +36,27 @@ TEST(sizes_have_three_digits)
     }
 }
 
+TEST(wide_characters_have_two_columns)
+{
+    static const struct {
+        const char *text;
+        size_t columns, bytes_of_3;
+    } cases[] = {
+        {"camera", 6, 3},
+        {"na\xc3\xafve", 5, 4},
+        {"\xe5\xbd\xb1\xe5\x83\x8f", 4, 3}, /* CJK */
+        {"a\xcc\x81"
+         "bcd",
+         4, 5},                       /* a mark above the a */
+        {"x\xf0\x9f\x93\xb7y", 4, 5}, /* a camera */
+        {"\xff\xfe", 2, 2},           /* no UTF-8 */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        ck_assert_uint_eq(output_columns(cases[i].text), cases[i].columns);
+        ck_assert_uint_eq(output_bytes_of(cases[i].text, 3), cases[i].bytes_of_3);
+    }
+}
+
 /* Of a long topic its end is shown, and words are cut between characters. */
 TEST(a_line_of_progress_fits_into_the_terminal)
 {
@@ -71,6 +92,48 @@ TEST(a_line_of_progress_fits_into_the_terminal)
     }
     (void)fclose(file);
     (void)close(terminal);
+}
+
+/* What was written to the other end of a terminal. */
+static void check_line(int terminal, const char *part)
+{
+    char line[256] = "";
+    ck_assert_int_gt(read(terminal, line, sizeof line - 1), 0);
+    contains(line, part);
+}
+
+TEST(a_long_transfer_shows_a_bar)
+{
+    const struct winsize size = {.ws_row = 24, .ws_col = 120};
+    struct progress p, hidden;
+    struct pollfd fd = {.events = POLLIN};
+    ck_assert_int_eq(setenv("TERM", "xterm", 1), 0);
+    fd.fd = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    ck_assert(fd.fd >= 0 && grantpt(fd.fd) == 0 && unlockpt(fd.fd) == 0);
+    ck_assert_int_eq(ioctl(fd.fd, TIOCSWINSZ, &size), 0);
+    FILE *file = fopen(ptsname(fd.fd), "r+e");
+    ck_assert_ptr_nonnull(file);
+    progress_init(&p, "weights", file, true, 1);
+    progress_transfer(&p, "reading", 4096);
+    progress_moved(1024);
+    check_line(fd.fd, "\rweights: reading [#####               ] 25 %, 1.00 KiB of 4.00 KiB, ");
+    progress_moved(3072);
+    check_line(fd.fd, "[####################] 100 %, 4.00 KiB of 4.00 KiB, ");
+    progress_transfer(&p, "writing", 0);
+    progress_moved(512);
+    check_line(fd.fd, "\rweights: writing 512 B, ");
+    /* No line: after the end, too early, and without a terminal. */
+    progress_transfer(NULL, NULL, 0);
+    progress_moved(1024);
+    progress_init(&p, "weights", file, true, INT64_C(3600000000000));
+    progress_transfer(&p, "reading", 4096);
+    progress_moved(1024);
+    progress_init(&hidden, "weights", file, false, 1);
+    progress_transfer(&hidden, "reading", 4096);
+    progress_moved(1024);
+    ck_assert_int_eq(poll(&fd, 1, 0), 0);
+    (void)fclose(file);
+    (void)close(fd.fd);
 }
 
 TEST(times_have_a_unit_that_fits)

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # What systemd says of the units of systemd/: that it understands every line of them, and how
-# exposed the services of the system are, at most 1.0 of 10, or 1.3 with the network.
+# exposed the services of the system are, at most 1.0 of 10, or 1.3 with the network of other
+# machines.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=$(realpath "${BUILD:-build}")
@@ -16,7 +17,7 @@ export XDG_RUNTIME_DIR=$tmp # a manager for users has one
 
 # systemd asks only whether the program of a unit can be executed. `make` does not build dlx-bridge.
 mkdir "$tmp/bin"
-ln -s "$build/dlpackd" "$build/dlpackd-keeper" "$tmp/bin"
+ln -s "$build/dlpackd" "$build/dlpackd-keeper" "$build/dlxctl" "$tmp/bin"
 ln -s "$(type -P true)" "$tmp/bin/dlx-bridge"
 
 for manager in system user; do

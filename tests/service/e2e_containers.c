@@ -409,6 +409,7 @@ TEST(dlxctl_in_a_container_says_that_the_daemon_is_elsewhere)
         dlx_test_container_enter(NULL);
         check_says("info", "of another pid namespace");
         check_says("info", "(the path that the daemon has)");
+        check_says("doctor", "of another pid namespace");
         _exit(0);
     }
     dlx_test_fork_join(pid);

@@ -21,16 +21,16 @@ An unknown command is told the nearest one, if there is one, and all.
   dlxctl: unknown command 'ifno'; did you mean 'info'?
   $ for word in frobnicate x '' zzzzzzzzzzzzzzzzzzzzzzzzzzzzzz; do refused "$word"; done 2>&1 | uniq
   dlxctl: unknown command 'frobnicate'
-  Commands: ls, info, pub, echo, get, rm, save, hz, bw, holds, queue, quota
+  Commands: ls, top, info, pub, echo, view, get, rm, save, hz, bw, holds, queue, quota, clients, kick, why, doctor, serve, trace
   dlxctl: unknown command 'x'
-  Commands: ls, info, pub, echo, get, rm, save, hz, bw, holds, queue, quota
+  Commands: ls, top, info, pub, echo, view, get, rm, save, hz, bw, holds, queue, quota, clients, kick, why, doctor, serve, trace
   dlxctl: unknown command ''
-  Commands: ls, info, pub, echo, get, rm, save, hz, bw, holds, queue, quota
+  Commands: ls, top, info, pub, echo, view, get, rm, save, hz, bw, holds, queue, quota, clients, kick, why, doctor, serve, trace
   dlxctl: unknown command 'zzzzzzzzzzzzzzzzzzzzzzzzzzzzzz'
-  Commands: ls, info, pub, echo, get, rm, save, hz, bw, holds, queue, quota
+  Commands: ls, top, info, pub, echo, view, get, rm, save, hz, bw, holds, queue, quota, clients, kick, why, doctor, serve, trace
   $ refused frobnicate
   dlxctl: unknown command 'frobnicate'
-  Commands: ls, info, pub, echo, get, rm, save, hz, bw, holds, queue, quota
+  Commands: ls, top, info, pub, echo, view, get, rm, save, hz, bw, holds, queue, quota, clients, kick, why, doctor, serve, trace
   [2]
 
 A file of a kind that is not written is refused: it would be .npy under another name.
@@ -228,7 +228,8 @@ A topic without a publisher.
   dlxctl ls: nope: no publisher
   {
     "topic": "nope",
-    "publishers": []
+    "publishers": [],
+    "unserved": []
   }
   dlxctl info: nope: no publisher
   []

@@ -29,6 +29,11 @@ ls and info. The subscriber comes second: beside its publisher, it may keep more
       "retained": false,
       "refused": 0,
       "former": 0,
+      "copied": 0,
+      "copied_bytes": 0,
+      "blocked_ns": N,
+      "blocked_at_ns": N,
+      "for_everybody": false,
       "blocked": false,
       "behind": 0,
       "full": 0,
@@ -72,6 +77,11 @@ ls and info. The subscriber comes second: beside its publisher, it may keep more
         "retained": false,
         "refused": 0,
         "former": 0,
+        "copied": 0,
+        "copied_bytes": 0,
+        "blocked_ns": N,
+        "blocked_at_ns": N,
+        "for_everybody": false,
         "blocked": false,
         "behind": 0,
         "full": 0,
@@ -116,11 +126,14 @@ ls and info. The subscriber comes second: beside its publisher, it may keep more
             "joining": false,
             "former_bytes": 0,
             "is_publisher": false,
-            "group": 0
+            "group": 0,
+            "next_ns": N,
+            "held_ns": N
           }
         ]
       }
-    ]
+    ],
+    "unserved": []
   }
   $ command dlxctl info cam/front --json | grep -c -e "\"pid\": $pub," -e "\"pid\": $echo,"
   2
@@ -128,7 +141,7 @@ ls and info. The subscriber comes second: beside its publisher, it may keep more
   daemon  ...
   socket  SOCKET
   found  by --socket or DLX_SOCKET
-  protocol  2.9
+  protocol  2.10
   clients  3 (this one included)
   topics  1
   publishers  1
@@ -158,9 +171,11 @@ The help of each command, and the version.
   
   Commands:
     ls  list topics and their publishers
+    top  show live what flows on topics, and what is dropped
     info  show the daemon, or a topic with its links
     pub  publish .npy, .npz or .safetensors files, or raw bytes
     echo  print messages
+    view  draw the newest tensor in the terminal
     get  show or save the newest message of a topic
     rm  drop what is retained on a topic
     save  write messages to .npy, .npz or .safetensors files
@@ -169,6 +184,12 @@ The help of each command, and the version.
     holds  show who holds messages
     queue  show work queues, and who works on what
     quota  show what users use of the daemon, and may have
+    clients list the programs that are connected
+    kick  cut the connections of a program
+    why  say why a topic does not flow, and what to do
+    doctor look for what keeps programs from exchanging tensors
+    serve  serve metrics for Prometheus
+    trace  measure how long messages take, and tell who wakes whom
   
   Programs of their own, which other packages have:
     record record messages in an MCAP file

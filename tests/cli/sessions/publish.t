@@ -80,10 +80,10 @@ A reliable subscriber gets everything.
   $ dlxctl pub all $npy/f4.npy --block --loop 200 --wait 1 && wait $!
   $ sed -E 's/.*"seq":([0-9]+),.*/\1/' echo.out | cmp - <(seq 200)
 
-pub says that nobody was subscribed, and nothing of what was published if that is nothing.
+pub says that no program was subscribed, and does not count what was published if that is nothing.
 
   $ dlxctl pub q $npy/f4.npy
-  dlxctl pub: q: nobody was subscribed, and nothing is retained
+  dlxctl pub: q: no program was subscribed, and no message is retained
   $ dlxctl pub q $npy/f4.npy --retain 1
   q: 1 message is retained
   $ dlxctl rm q

@@ -220,3 +220,21 @@ hours old.
       }
     ]
   }
+
+What is retained or latched outlives a daemon that is killed, and history alone does not.
+
+  $ command dlxctl pub latched $npy/bool.npy --hold --latch 2>/dev/null & latched=$!
+  $ command dlxctl pub plain $npy/bool.npy --hold 2>/dev/null & plain=$!
+  $ wait_publisher latched; wait_publisher plain
+  $ dlxctl echo latched --count 1 | cut -c 1-2
+  #1
+  $ dlxctl echo plain --history 1 --count 1 | cut -c 1-2
+  #1
+  $ { kill -KILL $daemon; wait $daemon; } 2>/dev/null; start_daemon
+  $ wait_publisher latched; wait_publisher plain
+  $ dlxctl echo latched --count 1 | cut -c 1-2
+  #1
+  $ dlxctl echo plain --history 1 --count 1 --timeout 1s
+  dlxctl echo: plain: no message within 1 s: 1 publisher attached
+  [1]
+  $ kill $latched $plain; wait $latched $plain

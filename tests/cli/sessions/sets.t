@@ -62,7 +62,7 @@ Several files are one set, and go on together: the first of each, then the secon
   $ command dlxctl save w - -n 2 --tensor 1 2>/dev/null | cmp - $npy/two.npy
   $ dlxctl pub v -e $npy/two.npy $npy/f4.npy
   dlxctl pub: v: npy/f4.npy: has no more tensors, but npy/two.npy has
-  dlxctl pub: v: nobody was subscribed, and nothing is retained
+  dlxctl pub: v: no program was subscribed, and no message is retained
   [1]
 
 A set is shown with its names, which may hold an escape sequence, and not without end.
