@@ -41,9 +41,10 @@ impl ParseCallbacks for WideMacros {
             "DLX_FOREVER" | "DLX_RETAIN_LATCHED" | "DLX_SPIN_NEVER" | "DLX_SPIN_ALWAYS" => {
                 Some(IntKind::I64)
             }
-            "DLX_REFUSED_UNKNOWN" | "DLX_BEHIND_UNKNOWN" | "DLX_QUOTA_UNLIMITED" => {
-                Some(IntKind::U64)
-            }
+            "DLX_REFUSED_UNKNOWN"
+            | "DLX_FIGURE_UNKNOWN"
+            | "DLX_BEHIND_UNKNOWN"
+            | "DLX_QUOTA_UNLIMITED" => Some(IntKind::U64),
             _ => None,
         }
     }

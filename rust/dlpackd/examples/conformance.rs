@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dlx::{
-    CallError, CallId, CallOptions, Caller, CallerOptions, Client, ConnectOptions, DType, Element,
-    Ends, Error, ErrorKind, History, Interrupt, Layout, Loan, ManagedTensor, Message, Mode, OnFull,
-    PublishOptions, Publisher, PublisherOptions, Rejected, Report, Request, RetainFor, Service,
-    ServiceOptions, Set, Strided, SubscribeOptions, Subscription, Tensor,
+    CallError, CallId, CallOptions, Caller, CallerOptions, Change, Client, ConnectOptions, DType,
+    Element, Ends, Error, ErrorKind, History, Interrupt, Layout, Loan, ManagedTensor, Message,
+    Mode, Observe, Observed, Observer, OnFull, PublishOptions, Publisher, PublisherOptions, Qos,
+    Rejected, Report, Request, RetainFor, Service, ServiceOptions, Set, Strided, SubscribeOptions,
+    Subscription, Tensor,
 };
 
 /// A tensor of any type, with or without strides, that can be written to or not.
@@ -131,6 +132,7 @@ enum Object {
     Client(Client),
     Publisher(Publisher, String),
     Subscription(Subscription, String),
+    Observer(Observer, String),
     Caller(Caller),
     Service(&'static Service), // of a Box, which release() drops
     Request(Request<'static>),
@@ -254,6 +256,42 @@ fn message(m: &Message) -> Answer {
         let _ = write!(ret, " {name}:{}", described(tensor.layout(), &tensor.to_bytes()));
     }
     Ok(ret)
+}
+
+/// Of a message, or of an observed publisher.
+fn offered(qos: &Qos) -> String {
+    let retain_for = match qos.retain_for {
+        RetainFor::Time(time) => time.as_millis().to_string(),
+        other => snake(other),
+    };
+    let on_full = snake(qos.on_full);
+    format!("{on_full}:{}:{}:{}:{retain_for}", qos.depth, qos.history, qos.retain)
+}
+
+fn changed(change: &Change) -> String {
+    let state = |kind: &str, x: &Observed, retained: bool| {
+        let state = if x.gone {
+            "gone"
+        } else if retained {
+            "retained"
+        } else {
+            "there"
+        };
+        format!("{kind}:{}:{state}:{}:{}", x.topic, x.pid, u8::from(x.own))
+    };
+    match change {
+        Change::Publisher { observed, retained, qos, groups } => {
+            let (state, groups) = (state("publisher", observed, *retained), numbers(groups));
+            format!("{state}:{}:{groups}", offered(qos))
+        }
+        Change::Subscription { observed, mode, reliable, accepts_unreliable, group } => {
+            let state = state("subscription", observed, false);
+            let (reliable, accepts) = (u8::from(*reliable), u8::from(*accepts_unreliable));
+            let group = group.as_deref().unwrap_or("-");
+            format!("{state}:{}:{reliable}:{accepts}:{group}", snake(mode))
+        }
+        _ => "all".into(),
+    }
 }
 
 // -- commands --------------------------------------------------------------------------------
@@ -465,6 +503,7 @@ impl Adapter {
                 Some(n) => History::Newest(n.parse().expect("a number")),
             },
             reliable: c.get("reliable").is_some(),
+            accepts_unreliable: c.get("accepts_unreliable").is_some(),
             max_held: c.number("max_held"),
             ends: match c.get("publishers") {
                 None => Ends::Default,
@@ -523,6 +562,35 @@ impl Adapter {
         Ok(format!("ok{text}"))
     }
 
+    fn observe(&self, c: &Command) -> Answer<Object> {
+        let what = match c.get("kinds") {
+            Some("publishers") => Observe::Publishers,
+            Some("subscriptions") => Observe::Subscriptions,
+            _ => Observe::Both,
+        };
+        let client = get!(self, &c.words[2], Client);
+        Ok(Object::Observer(client.observe(&c.words[3], what)?, String::new()))
+    }
+
+    /// Keeps a change, and describes it.
+    fn keep(&mut self, name: &str, change: &Change) -> String {
+        let text = changed(change);
+        if let Some(Object::Observer(_, all)) = self.objects.get_mut(name) {
+            let _ = write!(all, " {text}");
+        }
+        text
+    }
+
+    fn changes(&mut self, name: &str) -> Answer {
+        while let Some(change) = get!(self, name, Observer).try_next()? {
+            self.keep(name, &change);
+        }
+        match &self.objects[name] {
+            Object::Observer(_, all) => Ok(format!("ok{all}")),
+            _ => panic!("{name} is no Observer"),
+        }
+    }
+
     fn stats(&self, name: &str) -> Answer {
         Ok(match &self.objects[name] {
             Object::Publisher(p, _) => {
@@ -570,6 +638,7 @@ impl Adapter {
     fn poll(&self, name: &str, ms: &str) -> Answer {
         let fd = match &self.objects[name] {
             Object::Publisher(p, _) => p.poll_fd(),
+            Object::Observer(o, _) => o.poll_fd(),
             Object::Caller(k) => k.poll_fd(),
             Object::Service(v) => v.poll_fd(),
             _ => get!(self, name, Subscription).poll_fd(),
@@ -676,6 +745,21 @@ impl Adapter {
             ["give_back", m] => self.message(m).give_back()?,
             ["renew", m] => self.message(m).renew()?,
             ["events", x] => return self.events(x),
+            ["observe", name, ..] => return self.put(name, self.observe(c)?),
+            ["next", name, ms] => {
+                let change = match (get!(self, name, Observer), ms) {
+                    (o, "0") => o.try_next()?.ok_or_else(Failed::none)?,
+                    (o, "forever") => o.next()?,
+                    (o, ms) => timed(o.next_timeout(time(ms)))?,
+                };
+                return Ok(format!("ok {}", self.keep(name, &change)));
+            }
+            ["changes", name] => return self.changes(name),
+            ["qos", name] => {
+                let m = get!(self, name, Message);
+                let qos = offered(&m.qos()?);
+                return Ok(format!("ok {qos}:{}", u8::from(m.is_reliable()?)));
+            }
             ["stats", x] => return self.stats(x),
             ["poll", x, ms] => return self.poll(x, ms),
             ["publishers", client, ..] => {

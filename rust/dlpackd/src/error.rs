@@ -92,6 +92,8 @@ kinds! {
     WorkerGone = DLX_E_WORKER_GONE,
     /// The worker answered with an error.
     CallFailed = DLX_E_CALL_FAILED,
+    /// An operator has disconnected this program, which does not connect again by itself.
+    Kicked = DLX_E_KICKED,
 }
 
 /// A failure: its kind, and what libdlx says of it.

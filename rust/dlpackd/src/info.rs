@@ -40,6 +40,35 @@ pub struct PublisherInfo {
     pub retained: bool,
     /// Does it wait for reliable subscribers?
     pub blocks: bool,
+    /// Shared memory for payloads in bytes.
+    pub arena_bytes: u64,
+    /// Shared memory for its control block in bytes.
+    pub control_bytes: u64,
+    /// Arenas.
+    pub n_arenas: u32,
+    /// Publishes that failed for lack of room; None: the daemon is too old to say.
+    pub refused: Option<u64>,
+    /// Messages that were copied into shared memory; None: likewise.
+    pub copied: Option<u64>,
+    /// Payload that was copied, in bytes; None: likewise.
+    pub copied_bytes: Option<u64>,
+    /// How long publishes have waited for room, in nanoseconds, with one that waits now; None:
+    /// likewise.
+    pub blocked_ns: Option<u64>,
+    /// When the wait began that goes on, in nanoseconds of CLOCK_MONOTONIC; None: none does.
+    pub blocked_at_ns: Option<u64>,
+    /// A rule of the daemon lets every user observe the topic.
+    pub for_everybody: bool,
+}
+
+/// A figure that a daemon may be too old to know.
+fn known(figure: u64) -> Option<u64> {
+    Some(figure).filter(|&n| n != sys::DLX_FIGURE_UNKNOWN)
+}
+
+/// A time or a number that is 0 where there is none.
+fn nonzero<T: Default + PartialEq>(n: T) -> Option<T> {
+    Some(n).filter(|n| *n != T::default())
 }
 
 impl PublisherInfo {
@@ -58,6 +87,15 @@ impl PublisherInfo {
             retain: c.retain,
             retained: c.retained,
             blocks: matches!(c.on_full, sys::DLX_ON_FULL_BLOCK | sys::DLX_ON_FULL_FAIL),
+            arena_bytes: c.arena_bytes,
+            control_bytes: c.control_bytes,
+            n_arenas: c.n_arenas,
+            refused: known(c.refused),
+            copied: known(c.copied),
+            copied_bytes: known(c.copied_bytes),
+            blocked_ns: known(c.blocked_ns),
+            blocked_at_ns: known(c.blocked_at_ns).and_then(nonzero),
+            for_everybody: c.for_everybody,
         }
     }
 }
@@ -96,6 +134,13 @@ pub struct LinkInfo {
     pub joining: bool,
     /// Of a worker: the number of its group.
     pub group: Option<u32>,
+    /// It takes the newest message, and passes over older ones.
+    pub latest: bool,
+    /// When the next message for it was published, in nanoseconds of CLOCK_MONOTONIC; None: there
+    /// is none, or that is not known.
+    pub next_ns: Option<u64>,
+    /// Likewise of the oldest message that it holds, or a later time.
+    pub held_ns: Option<u64>,
 }
 
 impl LinkInfo {
@@ -111,11 +156,14 @@ impl LinkInfo {
             lost: c.lost,
             n_held: c.n_held,
             max_held: c.max_held,
-            behind: Some(c.behind).filter(|&n| n != sys::DLX_BEHIND_UNKNOWN),
+            behind: known(c.behind),
             reliable: c.reliable,
             blocks: c.blocks,
             joining: c.joining,
-            group: Some(c.group).filter(|&n| n != 0),
+            group: nonzero(c.group),
+            latest: c.mode == sys::DLX_MODE_LATEST,
+            next_ns: nonzero(c.next_ns),
+            held_ns: nonzero(c.held_ns),
         }
     }
 }
@@ -214,5 +262,46 @@ impl Client {
             // SAFETY: the arguments are valid for the call.
             unsafe { sys::dlx_list_quotas(self.as_raw(), Some(add), entries) }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::fmt::Debug;
+
+    fn fields(value: &impl Debug) -> BTreeSet<String> {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let text = format!("{value:#?}");
+        text.lines()
+            .filter_map(|line| line.strip_prefix("    ")?.split_once(": "))
+            .filter(|(name, _)| name.chars().all(is_name))
+            .map(|(name, _)| name.to_owned())
+            .collect()
+    }
+
+    /// Checks that `ours` has all fields of `c` but those that it leaves out or calls otherwise.
+    fn has_all(c: &impl Debug, ours: &impl Debug, others: &[&str]) {
+        let (c, ours) = (fields(c), fields(ours));
+        assert!(c.len() > others.len());
+        for name in others {
+            assert!(c.contains(*name), "there is no {name}");
+        }
+        let missing: Vec<_> =
+            c.difference(&ours).filter(|name| !others.contains(&name.as_str())).collect();
+        assert!(missing.is_empty(), "missing: {missing:?}");
+    }
+
+    #[test]
+    fn every_figure_of_c_is_there() {
+        let p = sys::dlx_publisher_info::default();
+        // `former` is of dlx_list_gone_publishers()
+        has_all(&p, &PublisherInfo::from_c(&p), &["size", "on_full", "former"]);
+        let l = sys::dlx_link_info::default();
+        let others = ["size", "mode", "is_publisher", "former_bytes"];
+        has_all(&l, &LinkInfo::from_c(&l), &others);
+        let q = sys::dlx_quota_info::default();
+        has_all(&q, &QuotaInfo::from_c(&q), &["size"]);
     }
 }

@@ -106,6 +106,22 @@ impl Message {
         unsafe { packed_of(tensor) }
     }
 
+    /// A copy of the bytes of tensor `i` row by row, of any type and wherever it is: also on a GPU.
+    pub fn copy_to_host(&self, i: usize) -> Result<Vec<u8>> {
+        let Some(layout) = self.layout(i) else {
+            return Err(self.no_tensor(i));
+        };
+        let n = layout.n_bytes();
+        let mut copy: Vec<u8> = layout.room_for_copy(n)?;
+        // SAFETY: there is room for so many bytes, all of which the call writes.
+        unsafe {
+            let to = copy.as_mut_ptr().cast();
+            check(sys::dlx_message_copy_to_host(self.as_raw(), index(i), to, n))?;
+            copy.set_len(n);
+        }
+        Ok(copy)
+    }
+
     /// Tensor `i`, whatever it is and wherever: for other crates that take DLPack.
     #[inline]
     pub fn managed(&self, i: usize) -> Result<ManagedTensor> {

@@ -116,7 +116,7 @@ impl Layout<'_> {
 
     /// An empty vector with room for a row-major copy. A tensor with a stride of 0 may have more
     /// elements than there is memory.
-    fn room_for_copy<T>(&self, n: usize) -> Result<Vec<T>> {
+    pub(crate) fn room_for_copy<T>(&self, n: usize) -> Result<Vec<T>> {
         let mut room = Vec::new();
         match room.try_reserve_exact(n) {
             Ok(()) => Ok(room),

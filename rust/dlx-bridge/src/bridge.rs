@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use dlx::{Change, Client, Observe, Observer};
 
 use crate::config::{Config, is_host};
+use crate::direct::{self, Door, Invitation, Reach, Stream};
 use crate::export::{self, Export};
 use crate::flow::{Generation, Want};
 use crate::import::{Import, Inbox};
@@ -18,6 +19,7 @@ use crate::mailbox::Mailbox;
 use crate::metrics::Metrics;
 use crate::offer::{Offer, is_bridge};
 use crate::path::{DataPath, Listener, Received};
+use crate::tls::Keys;
 use crate::wire::Frame;
 use crate::{Every, lock, say};
 
@@ -42,17 +44,27 @@ const MAX_PUBLISHERS: usize = 65_536;
 /// Most wants that wait for the thread of a flow: the next one says the same and more.
 const MAX_WANTS: usize = 64;
 
+/// How other hosts are reached.
+pub struct Ways {
+    pub path: Arc<dyn DataPath>,
+    /// Where other hosts can open streams.
+    pub door: Option<Arc<Door>>,
+    /// Of `[tls]`.
+    pub keys: Option<Arc<Keys>>,
+}
+
 /// What all threads know.
 pub struct Shared {
     pub config: Config,
     pub client: Client,
-    pub path: Arc<dyn DataPath>,
+    pub ways: Ways,
     pub metrics: Arc<Metrics>,
     /// A random number of this process.
     pub instance: u64,
     n_imports: AtomicU64,
     stopping: Arc<AtomicBool>,
     complaints: Mutex<Every>,
+    detours: Mutex<Every>,
     /// The newest publishers here, also those that have left: are they bridges?
     publishers: Mutex<BTreeMap<u64, bool>>,
 }
@@ -82,6 +94,23 @@ impl Shared {
         Generation { instance: self.instance, count }
     }
 
+    /// Opens a stream of a flow's own; None: it cannot be, which is said.
+    pub fn open_stream(&self, host: &str, topic: &str, invitation: &Invitation) -> Option<Stream> {
+        direct::connect(invitation, self.ways.keys.as_deref())
+            .inspect_err(|e| self.detour(host, topic, &format!("it cannot be reached at {e}")))
+            .ok()
+    }
+
+    /// A flow goes through zenoh although one side has a door.
+    pub fn detour(&self, host: &str, topic: &str, why: &str) {
+        if !self.is_stopping() && lock(&self.detours).is_due() {
+            say(format_args!(
+                "{topic}: all goes through zenoh, which is slower, since there is no stream to \
+                 {host}: {why} (see `direct`)"
+            ));
+        }
+    }
+
     /// A peer sent what cannot be.
     pub fn complain(&self, host: &str, topic: &str, why: &str) {
         self.metrics.bad_frames.add(1);
@@ -103,7 +132,7 @@ type Key = (String, String);
 /// What the bridge's own thread has to do.
 pub enum Task {
     /// A want that no flow is there for.
-    Want(Key, Want),
+    Want(Key, Want, Reach),
     Offer {
         host: String,
         instance: u64,
@@ -142,11 +171,13 @@ impl Listener for Switch {
             Err(e) => return self.shared.complain(host, "?", &e.0),
         };
         let key = (host.to_string(), topic);
-        if let Frame::Want(want) = frame {
+        if let Frame::Want(want, reach) = frame {
             match lock(&self.exports).get(&key) {
-                Some(flow) if flow.len() < MAX_WANTS => flow.push(export::Event::Want(want)),
+                Some(flow) if flow.len() < MAX_WANTS => {
+                    flow.push(export::Event::Want(want, reach));
+                }
                 Some(_) => (), // the next one says the same and more
-                None => self.add_task(host, &key.1.clone(), Task::Want(key, want)),
+                None => self.add_task(host, &key.1.clone(), Task::Want(key, want, reach)),
             }
             return;
         }
@@ -207,7 +238,7 @@ impl Bridge {
     pub fn new(
         config: Config,
         client: Client,
-        path: Arc<dyn DataPath>,
+        ways: Ways,
         metrics: Arc<Metrics>,
         stopping: Arc<AtomicBool>,
         tasks: Arc<Mailbox<Task>>,
@@ -215,12 +246,13 @@ impl Bridge {
         let shared = Arc::new(Shared {
             config,
             client,
-            path,
+            ways,
             metrics,
             instance: random(),
             n_imports: AtomicU64::new(0),
             stopping,
             complaints: Mutex::default(),
+            detours: Mutex::default(),
             publishers: Mutex::default(),
         });
         let switch = Arc::new(Switch {
@@ -256,10 +288,14 @@ impl Bridge {
         };
         let (mut scanned, mut has_changed) = (Instant::now(), true);
         while !self.shared.is_stopping() {
-            while let Some(Ok(Some(change))) = observer.as_ref().map(Observer::try_next) {
-                has_changed = true;
-                if let Change::Publisher { observed, .. } = change {
-                    self.shared.note_publisher(observed.id, is_bridge(&observed.client_name));
+            while let Some(change) = observer.as_ref().map(Observer::try_next) {
+                has_changed |= !matches!(change, Ok(None)); // an error may hide a change
+                match change {
+                    Ok(Some(Change::Publisher { observed, .. })) => {
+                        self.shared.note_publisher(observed.id, is_bridge(&observed.client_name));
+                    }
+                    Ok(Some(_)) => (),
+                    Ok(None) | Err(_) => break,
                 }
             }
             let looks = observer.is_none() || self.offered.values().any(|o| o.gone.is_some());
@@ -281,7 +317,7 @@ impl Bridge {
             while let Some(task) = self.switch.tasks.pop() {
                 self.switch.n_tasks.fetch_sub(1, Ordering::Relaxed);
                 match task {
-                    Task::Want(key, want) => self.on_want(key, want),
+                    Task::Want(key, want, reach) => self.on_want(key, want, reach),
                     Task::Offer { host, instance, offer, is_there } => {
                         self.on_offer(host, instance, offer, is_there);
                     }
@@ -357,7 +393,7 @@ impl Bridge {
 
     /// Offers a topic, instead of what it was offered as before.
     fn offer(&mut self, offer: Offer) {
-        match self.shared.path.offer(&offer.encode(self.shared.instance)) {
+        match self.shared.ways.path.offer(&offer.encode(self.shared.instance)) {
             Ok(token) => {
                 let offered = Offered { offer: offer.clone(), _token: token, gone: None };
                 self.offered.insert(offer.topic, offered);
@@ -369,10 +405,10 @@ impl Bridge {
         }
     }
 
-    fn on_want(&mut self, key: Key, want: Want) {
+    fn on_want(&mut self, key: Key, want: Want, reach: Reach) {
         if let Some(flow) = lock(&self.switch.exports).get(&key) {
             if flow.len() < MAX_WANTS {
-                flow.push(export::Event::Want(want));
+                flow.push(export::Event::Want(want, reach));
             }
             return;
         }
@@ -389,7 +425,7 @@ impl Bridge {
             Ok(flow) => flow,
             Err(e) => return say(format_args!("{}: no flow to {host}: {e}", key.1)),
         };
-        flow.push(export::Event::Want(want));
+        flow.push(export::Event::Want(want, reach));
         let (switch, mailbox, own) = (self.switch.clone(), flow.clone(), key.clone());
         let thread = thread::Builder::new().name("export".into()).spawn(move || {
             Export::new(shared, &host, offer, mailbox).run();

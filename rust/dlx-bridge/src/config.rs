@@ -7,6 +7,9 @@ use std::time::Duration;
 use dlx::topic::{is_name, is_pattern, matches};
 use serde::Deserialize;
 
+/// Where bridges listen.
+const PORT: u16 = 7447;
+
 /// bridge.toml.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -20,6 +23,8 @@ pub struct Config {
     /// Where to listen, and whom to connect to: `HOST`, `HOST:PORT` or an endpoint of zenoh.
     pub listen: Vec<String>,
     pub connect: Vec<String>,
+    /// Where others can open streams: `HOST` or `HOST:PORT`. None: beside what `listen` has.
+    pub direct: Option<Vec<String>>,
     /// What others may subscribe to.
     pub export: Vec<Export>,
     /// What local programs may subscribe to.
@@ -30,6 +35,8 @@ pub struct Config {
     pub window: u64,
     /// Largest message that is accepted from others, in bytes.
     pub max_message: u64,
+    /// What becomes of tensors on a GPU that are to be exported.
+    pub gpu: Gpu,
     /// How long to wait for the daemon in the beginning: an option alone.
     #[serde(skip)]
     pub wait_daemon: Duration,
@@ -38,6 +45,14 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// A configuration file of zenoh, for what this one does not have.
     pub zenoh: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Gpu {
+    Refuse,
+    /// They are copied to memory of the host, and arrive there.
+    Stage,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -83,11 +98,13 @@ impl Default for Config {
             socket: None,
             listen: Vec::new(),
             connect: Vec::new(),
+            direct: None,
             export: Vec::new(),
             import: Vec::new(),
             hold: 60.0,
             window: 16 << 20,
             max_message: 4 << 30,
+            gpu: Gpu::Refuse,
             wait_daemon: Duration::from_secs(30),
             metrics: None,
             tls: None,
@@ -160,6 +177,20 @@ impl Config {
         Ok(self)
     }
 
+    /// Where to listen for streams: as `direct` says, or at the next port of each endpoint of
+    /// `listen` that is as safe as they are.
+    pub fn doors(&self) -> Vec<String> {
+        let protocol = if self.tls.is_some() { "tls/" } else { "tcp/" };
+        let next = |endpoint: &String| {
+            let (host, port) = endpoint.strip_prefix(protocol)?.rsplit_once(':')?;
+            Some(format!("{host}:{}", port.parse::<u16>().ok()?.checked_add(1)?))
+        };
+        match &self.direct {
+            Some(direct) => direct.iter().map(|place| with_port(place, PORT + 1)).collect(),
+            None => self.listen.iter().filter_map(next).collect(),
+        }
+    }
+
     pub fn hold(&self) -> Duration {
         Duration::from_secs_f64(self.hold)
     }
@@ -189,12 +220,16 @@ fn complete_endpoint(endpoint: &str, protocol: &str) -> String {
     if endpoint.contains('/') {
         return endpoint.to_string();
     }
-    let has_port = match endpoint.rfind(']') {
-        Some(end) => endpoint[end..].contains(':'),
-        None => endpoint.contains(':'),
+    format!("{protocol}/{}", with_port(endpoint, PORT))
+}
+
+/// "HOST" is short for "HOST:PORT".
+fn with_port(address: &str, port: u16) -> String {
+    let has_port = match address.rfind(']') {
+        Some(end) => address[end..].contains(':'),
+        None => address.contains(':'),
     };
-    let port = if has_port { "" } else { ":7447" };
-    format!("{protocol}/{endpoint}{port}")
+    if has_port { address.to_string() } else { format!("{address}:{port}") }
 }
 
 /// Does an endpoint end at this machine?
@@ -243,6 +278,16 @@ mod tests {
     }
 
     #[test]
+    fn streams_are_taken_beside_what_it_listens_on() {
+        let doors = |text| parse(&format!("host = 'a'\n{text}\n[[export]]\ntopics = '**'"));
+        let doors = |text| doors(text).unwrap().doors();
+        assert_eq!(doors(""), ["127.0.0.1:7448"]);
+        assert_eq!(doors("listen = ['[::1]', 'tcp/a:9', 'tls/b:1']"), ["[::1]:7448", "a:10"]);
+        assert_eq!(doors("listen = ['x']\ndirect = ['b', '[::1]:1']"), ["b:7448", "[::1]:1"]);
+        assert!(doors("direct = []").is_empty() && doors("connect = ['x']").is_empty());
+    }
+
+    #[test]
     fn mistakes_are_named() {
         for (text, word) in [
             ("host = 'a'", "[[export]]"),
@@ -255,6 +300,7 @@ mod tests {
                 "max_message",
             ),
             ("host = 'a'\nwindow = 1\n[[export]]\ntopics = '**'", "window"),
+            ("host = 'a'\ngpu = 'copy'\n[[export]]\ntopics = '**'", "`refuse` or `stage`"),
             ("hosts = 'a'", "hosts"),
         ] {
             let error = parse(text).unwrap_err();

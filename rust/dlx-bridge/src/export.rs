@@ -2,13 +2,16 @@
 //! The exporting side of a flow: a thread that takes messages of one topic for one other host.
 
 use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlx::{Ends, ErrorKind, Message, SubscribeOptions, Subscription};
 
 use crate::bridge::Shared;
-use crate::flow::{Heard, MAX_UNACKED, Position, Sender, Want};
+use crate::direct::{INVITED, Inlet, Outlet, Pass, Reach, Stream};
+use crate::flow::{Heard, MAX_UNACKED, PIECE, Position, Sender, Want};
 use crate::mailbox::Mailbox;
 use crate::metrics::{Counters, Way};
 use crate::offer::{Offer, is_bridge};
@@ -25,7 +28,9 @@ const KNOWN: Duration = Duration::from_secs(5);
 
 /// What the thread is told.
 pub enum Event {
-    Want(Want),
+    Want(Want, Reach),
+    /// The other host has opened a stream, with the ticket of this flow.
+    Stream(Stream),
     /// The topic has no publisher any more.
     Gone,
 }
@@ -48,6 +53,24 @@ struct Base {
     attached: bool,
 }
 
+/// How the pieces of a generation go. That changes only when a generation begins, so that they stay
+/// in order.
+enum Course {
+    Zenoh,
+    /// The other host is invited to open a stream. Nothing is sent meanwhile.
+    Invited(Instant),
+    /// Wants come by it, too.
+    Direct(Outlet, Inlet),
+    /// The stream broke: the other host is told to begin a generation.
+    Broken,
+}
+
+impl Course {
+    fn direct(stream: Stream) -> Course {
+        Course::Direct(Outlet::new(stream.clone()), Inlet::new(stream))
+    }
+}
+
 pub struct Export {
     shared: Arc<Shared>,
     host: String,
@@ -55,6 +78,8 @@ pub struct Export {
     mailbox: Arc<Mailbox<Event>>,
     counters: Arc<Counters>,
     sender: Sender<Item>,
+    course: Course,
+    pass: Option<Pass>,
     source: Option<Source>,
     /// Which publishers of the topic are bridges.
     bridges: HashMap<u64, bool>,
@@ -73,6 +98,8 @@ impl Export {
             counters: shared.metrics.of(Way::Export, host, &offer.topic),
             host: host.to_string(),
             sender: Sender::new(offer.retain as usize),
+            course: Course::Zenoh,
+            pass: None,
             source: None,
             bridges: HashMap::new(),
             refusals: Every::default(),
@@ -88,16 +115,21 @@ impl Export {
         let (mut heard, mut probed) = (Instant::now(), Instant::now());
         let (mut gone, mut ended) = (false, false);
         while !self.shared.is_stopping() {
-            while let Some(event) = self.mailbox.pop() {
+            while let Some(event) = self.next_event() {
                 match event {
                     Event::Gone => gone = true,
-                    Event::Want(want) => {
+                    Event::Want(want, reach) => {
                         heard = Instant::now();
-                        self.on_want(&want);
+                        self.on_want(&want, reach);
                         if want.close {
                             return;
                         }
                     }
+                    // One that comes too late ends here, and the other side may know it by that.
+                    Event::Stream(stream) if matches!(self.course, Course::Invited(_)) => {
+                        self.course = Course::direct(stream);
+                    }
+                    Event::Stream(_) => (),
                 }
             }
             if heard.elapsed() > self.shared.config.hold() {
@@ -128,31 +160,108 @@ impl Export {
                 self.send(Frame::Probe { generation, next: self.sender.next() }, false);
             }
             self.counters.credits.set(self.sender.credits());
+            let is_full = !self.flush();
+            self.counters.direct.set(matches!(self.course, Course::Direct(..)).into());
+            let events = libc::POLLIN | if is_full { libc::POLLOUT } else { 0 };
+            let stream = match &self.course {
+                Course::Direct(outlet, _) => Some((outlet.as_fd(), events)),
+                _ => None,
+            };
             let fd = match &self.source {
-                Some(source) if drained && !gone => source.subscription.poll_fd().ok(),
+                Some(source) if drained && !gone && !is_full => source.subscription.poll_fd().ok(),
                 _ => None,
             };
             let pending = self.source.as_ref().is_some_and(|source| source.base.is_some());
-            let ready = !drained && self.sender.has_room() && self.source.is_some();
-            self.mailbox.wait(fd, if pending || ready { Duration::from_millis(20) } else { PROBE });
+            let ready = !drained && !is_full && self.sender.has_room() && self.source.is_some();
+            let pause = if pending || ready { Duration::from_millis(20) } else { PROBE };
+            self.mailbox.wait_for(fd, stream, pause);
         }
     }
 
-    fn send(&self, frame: Frame, urgent: bool) {
-        self.shared.path.send(&self.host, urgent, frame.encode(&self.offer.topic), Vec::new());
+    /// What came by the mailbox or by the stream.
+    fn next_event(&mut self) -> Option<Event> {
+        self.mailbox.pop().or_else(|| {
+            let Course::Direct(_, inlet) = &mut self.course else { return None };
+            let want = inlet.header().and_then(|(header, body)| {
+                match Frame::parse(&header, header.len() + body) {
+                    Ok((topic, Frame::Want(want, reach), n))
+                        if topic == self.offer.topic && n == header.len() && body == 0 =>
+                    {
+                        Ok(Event::Want(want, reach))
+                    }
+                    _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it brings no want")),
+                }
+            });
+            want.map_err(|e| self.on_broken(&e)).ok()
+        })
     }
 
-    fn on_want(&mut self, want: &Want) {
+    /// Nothing more can be read, or written, now or for ever.
+    fn on_broken(&mut self, e: &io::Error) {
+        if e.kind() == io::ErrorKind::WouldBlock {
+            return;
+        }
+        if self.troubles.is_due() {
+            let (topic, host) = (&self.offer.topic, &self.host);
+            say(format_args!("{topic}: the stream to {host} broke: {e}"));
+        }
+        self.course = Course::Broken;
+        self.send(Frame::Reset(self.sender.generation()), true);
+    }
+
+    /// Through zenoh.
+    fn send(&self, frame: Frame, urgent: bool) {
+        let header = frame.encode(&self.offer.topic);
+        self.shared.ways.path.send(&self.host, urgent, header, Vec::new());
+    }
+
+    fn on_want(&mut self, want: &Want, reach: Reach) {
         match self.sender.on_want(want) {
             Heard::Begins => {
                 self.counters.generations.add(1);
+                self.find_course(reach);
                 if self.source.is_none() {
                     self.subscribe();
                 }
             }
             Heard::Unknown => self.send(Frame::Reset(want.generation), true),
+            Heard::Continues if matches!(self.course, Course::Broken) => {
+                self.send(Frame::Reset(want.generation), true); // it was not heard
+            }
             Heard::Continues | Heard::Stale => (),
         }
+    }
+
+    /// A stream that is open on both sides stays. Else one is opened, by the side that can reach
+    /// the other.
+    fn find_course(&mut self, reach: Reach) {
+        if matches!((&self.course, &reach), (Course::Direct(..), Reach::Stream)) {
+            return;
+        }
+        let topic = &self.offer.topic;
+        self.course = match (reach, &self.shared.ways.door) {
+            (Reach::Door(invitation), _) => self
+                .shared
+                .open_stream(&self.host, topic, &invitation)
+                .map_or(Course::Zenoh, Course::direct),
+            (_, Some(door)) => {
+                let mailbox = self.mailbox.clone();
+                let welcome = Box::new(move |stream| mailbox.push(Event::Stream(stream)));
+                let pass = self.pass.get_or_insert_with(|| door.invite(welcome));
+                let generation = self.sender.generation();
+                let invite = Frame::Invite(generation, pass.invitation.clone());
+                self.send(invite, true);
+                Course::Invited(Instant::now())
+            }
+            (_, None) => Course::Zenoh,
+        };
+    }
+
+    /// Writes what the stream takes now; returns whether all is written.
+    fn flush(&mut self) -> bool {
+        let Course::Direct(outlet, _) = &mut self.course else { return true };
+        let flushed = outlet.flush();
+        flushed.inspect_err(|e| self.on_broken(e)).unwrap_or(true)
     }
 
     fn subscribe(&mut self) {
@@ -187,7 +296,7 @@ impl Export {
         if self.source.is_none() && self.sender.credits() > 0 {
             self.subscribe();
         }
-        while self.sender.has_room() {
+        while self.sender.has_room() && self.flush() {
             let Some(source) = &mut self.source else { return false };
             let taken = match source.unknown.take() {
                 Some((message, since)) => Ok(Some((message, since))),
@@ -201,7 +310,9 @@ impl Export {
                     Some(true) => (),
                     Some(false) => {
                         self.push(&message);
-                        self.send_pieces();
+                        if !self.sender.has_room() {
+                            self.send_pieces();
+                        }
                     }
                     None if since.elapsed() < KNOWN => {
                         self.source.as_mut().expect("it is there").unknown = Some((message, since));
@@ -301,8 +412,22 @@ impl Export {
     }
 
     fn send_pieces(&mut self) {
+        match self.course {
+            Course::Invited(since) if since.elapsed() > INVITED => {
+                self.shared.detour(
+                    &self.host,
+                    &self.offer.topic,
+                    "it did not come to the door of this host",
+                );
+                self.course = Course::Zenoh;
+            }
+            Course::Invited(_) | Course::Broken => return,
+            Course::Zenoh | Course::Direct(..) => (),
+        }
         let generation = self.sender.generation();
-        while let Some((piece, item)) = self.sender.next_piece() {
+        let mut pushed = 0; // since what was pushed has been written
+        while pushed < PIECE && (pushed > 0 || self.flush()) {
+            let Some((piece, item)) = self.sender.next_piece() else { break };
             let frame = Frame::Piece {
                 generation,
                 piece,
@@ -311,7 +436,15 @@ impl Export {
             };
             let (header, body) =
                 (frame.encode(&self.offer.topic), item.range(piece.offset, piece.len));
-            self.shared.path.send(&self.host, false, header, body);
+            match &mut self.course {
+                Course::Direct(outlet, _) => outlet.push(&header, body),
+                _ => self.shared.ways.path.send(&self.host, false, header, body),
+            }
+            pushed += piece.len;
+            if pushed >= PIECE && self.flush() {
+                pushed = 0;
+            }
         }
+        self.flush();
     }
 }

@@ -187,9 +187,17 @@ impl<I> Sender<I> {
     }
 
     /// May another item be added? Not without credits: a topic that drops then drops its oldest
-    /// messages at the publisher, and the newest are sent when there are credits again.
+    /// messages at the publisher, and the newest are sent when there are credits again. Small ones
+    /// are added and sent several at a time, so that their publisher is not woken for each.
     pub fn has_room(&self) -> bool {
-        self.items.len() < MAX_UNACKED && self.at == self.items.len() && self.sent < self.limit
+        let unsent = self.unsent();
+        self.items.len() < MAX_UNACKED && unsent < PIECE && self.sent + unsent < self.limit
+    }
+
+    /// Bytes that are to be sent, and what their frames cost.
+    fn unsent(&self) -> u64 {
+        let items = self.items.range(self.at..);
+        items.map(|entry| entry.size + FRAME_COST).sum::<u64>() - self.offset
     }
 
     pub fn push(&mut self, item: I, source: Option<Position>, head: u64, payload: u64) {
@@ -317,12 +325,16 @@ impl Receiver {
 
     /// The exporting side says what it sends next. What it sent before has come before this.
     pub fn on_probe(&mut self, generation: Generation, next: Piece) -> Arrival {
-        if generation != self.generation || (next.number, next.offset) == (self.number, self.offset)
-        {
+        if self.has_all(generation, next) {
             return Arrival::Ignored;
         }
         self.restart();
         Arrival::Lost
+    }
+
+    /// Has all come that the exporting side has sent?
+    pub fn has_all(&self, generation: Generation, next: Piece) -> bool {
+        generation != self.generation || (next.number, next.offset) == (self.number, self.offset)
     }
 
     /// A piece was copied: its credits go back.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The importing side of a flow: a thread that publishes one topic of one other host here.
 
+use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,7 +13,8 @@ use dlx::{
 
 use crate::bridge::Shared;
 use crate::clock::{monotonic_of, realtime_ns};
-use crate::flow::{Arrival, FRAME_COST, Ledger, PIECE, Receiver, Verdict};
+use crate::direct::{Inlet, Outlet, Pass, Reach, Stream};
+use crate::flow::{Arrival, FRAME_COST, Ledger, PIECE, Piece, Receiver, Verdict};
 use crate::mailbox::Mailbox;
 use crate::metrics::{Counters, Way};
 use crate::offer::Offer;
@@ -27,6 +30,9 @@ const FLUSH: Duration = Duration::from_millis(1);
 const PUBLISH: Duration = Duration::from_millis(200);
 /// How long nobody subscribes until nothing is sent any more.
 const LINGER: Duration = Duration::from_secs(2);
+/// How many probes, one a second, tell of bytes that do not come, until a stream is broken: as long
+/// as zenoh waits for a sign of life.
+const SILENCE: u32 = 10;
 /// How often a topic without a subscriber is looked at, should nothing tell of one.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -47,6 +53,8 @@ struct Standing {
 /// The mailbox of a flow, which takes no more than the credits allow.
 pub struct Inbox {
     mailbox: Arc<Mailbox<Delivery>>,
+    /// A stream that the other host has opened, until the flow takes it.
+    stream: Mutex<Option<Stream>>,
     standing: Mutex<Standing>,
     queued: AtomicU64,
     limit: u64,
@@ -58,6 +66,7 @@ impl Inbox {
         let limit = window + (HEAD_MAX as u64).max(PIECE) + FRAME_COST;
         Ok(Arc::new(Inbox {
             mailbox: Mailbox::new()?,
+            stream: Mutex::default(),
             standing: Mutex::default(),
             queued: AtomicU64::new(0),
             limit,
@@ -76,6 +85,11 @@ impl Inbox {
 
     pub fn replace(&self) {
         lock(&self.standing).replaced = true;
+        self.mailbox.ring();
+    }
+
+    fn welcome(&self, stream: Stream) {
+        *lock(&self.stream) = Some(stream);
         self.mailbox.ring();
     }
 
@@ -110,17 +124,46 @@ struct Partial {
 }
 
 impl Partial {
-    fn fill(&mut self, mut bytes: &[u8]) {
-        while let Some(loan) = self.loans.get_mut(self.tensor) {
-            let n = bytes.len().min(loan.len() - self.at);
-            loan[self.at..self.at + n].copy_from_slice(&bytes[..n]);
-            (self.at, bytes) = (self.at + n, &bytes[n..]);
-            if self.at < loan.len() {
-                return;
-            }
+    /// Reads what comes next, at most so many bytes: into its tensor, or into nothing if the item
+    /// is refused.
+    fn read(&mut self, from: &mut dyn Read, most: usize) -> io::Result<usize> {
+        while self.loans.get(self.tensor).is_some_and(|loan| self.at == loan.len()) {
             (self.tensor, self.at) = (self.tensor + 1, 0);
         }
+        let Some(loan) = self.loans.get_mut(self.tensor) else { return skip(from, most) };
+        let end = loan.len().min(self.at.saturating_add(most));
+        let n = from.read(&mut loan[self.at..end])?;
+        self.at += n;
+        Ok(n)
     }
+}
+
+/// Reads at most so many bytes, and forgets them.
+fn skip(from: &mut dyn Read, most: usize) -> io::Result<usize> {
+    let mut nowhere = [0; 16 << 10];
+    let end = most.min(nowhere.len());
+    from.read(&mut nowhere[..end])
+}
+
+/// A piece whose body is being read.
+struct Arriving {
+    piece: Piece,
+    /// Bytes of the item's head at its beginning, those that were read, and bytes that are left.
+    head: usize,
+    start: Vec<u8>,
+    left: usize,
+    /// The size of its item.
+    size: u64,
+    /// False: it is of an earlier generation, or the flow has begun a new one since.
+    is_wanted: bool,
+}
+
+/// Until what the stream was read.
+enum ReadUntil {
+    /// The end of a frame: there is something else to do.
+    Frame,
+    /// The end of the topic.
+    End,
 }
 
 /// Why serve() has ended.
@@ -140,6 +183,13 @@ pub struct Import {
     receiver: Receiver,
     ledger: Ledger,
     partial: Option<Partial>,
+    pass: Option<Pass>,
+    /// Not here while it is being read.
+    inlet: Option<Inlet>,
+    /// The other end of the same stream, by which wants go.
+    outlet: Option<Outlet>,
+    /// The piece that is coming by `inlet`.
+    arriving: Option<Arriving>,
     /// What a reliable topic waits for, beside its subscribers, and since when.
     waits: Option<(ErrorKind, Instant)>,
     told: Instant,
@@ -154,12 +204,20 @@ impl Import {
         local: String,
         inbox: Arc<Inbox>,
     ) -> Import {
+        let pass = shared.ways.door.as_ref().map(|door| {
+            let own = inbox.clone();
+            door.invite(Box::new(move |stream| own.welcome(stream)))
+        });
         Import {
             counters: shared.metrics.of(Way::Import, host, &offer.topic),
             receiver: Receiver::new(shared.generation(), shared.config.window),
             host: host.to_string(),
             ledger: Ledger::default(),
             partial: None,
+            pass,
+            inlet: None,
+            outlet: None,
+            arriving: None,
             waits: None,
             told: Instant::now(),
             troubles: Every::default(),
@@ -180,8 +238,12 @@ impl Import {
                     continue;
                 }
             };
-            if self.await_subscriber(&publisher) && self.serve(&publisher) == Ended::NoTopic {
-                return;
+            if self.await_subscriber(&publisher) {
+                let ended = self.serve(&publisher);
+                self.take_stream(None);
+                if ended == Ended::NoTopic {
+                    return;
+                }
             }
         }
     }
@@ -247,8 +309,25 @@ impl Import {
         let ledger = &self.ledger;
         let want = self.receiver.want(close, || ledger.positions());
         self.told = Instant::now();
-        let frame = Frame::Want(want).encode(&self.offer.topic);
-        self.shared.path.send(&self.host, true, frame, Vec::new());
+        let reach = match &self.pass {
+            _ if self.outlet.is_some() => Reach::Stream,
+            Some(pass) => Reach::Door(pass.invitation.clone()),
+            None => Reach::Zenoh,
+        };
+        let (begin, close) = (want.begin, want.close);
+        let frame = Frame::Want(want, reach).encode(&self.offer.topic);
+        // While an earlier one is not written, none is added: the next one says the same and more.
+        // The inlet tells of errors.
+        if let Some(outlet) = &mut self.outlet
+            && (close || !begin)
+            && outlet.flush().is_ok_and(|all| all)
+        {
+            outlet.push(&frame, Vec::new());
+            let _ = outlet.flush();
+        }
+        if begin || close || self.outlet.is_none() {
+            self.shared.ways.path.send(&self.host, true, frame, Vec::new());
+        }
     }
 
     fn restart(&mut self) {
@@ -259,6 +338,7 @@ impl Import {
 
     fn begin(&mut self) {
         self.partial = None;
+        self.arriving.iter_mut().for_each(|arriving| arriving.is_wanted = false);
         self.counters.generations.add(1);
         self.want(false);
     }
@@ -266,21 +346,36 @@ impl Import {
     /// Carries messages while somebody subscribes.
     fn serve(&mut self, publisher: &Publisher) -> Ended {
         self.ledger.clear();
+        lock(&self.inbox.stream).take(); // of an earlier flow
         self.restart();
         let mut looked = Instant::now();
         let mut subscribed = Instant::now();
+        let mut read_all = true;
         loop {
             let owes = self.receiver.owed() > 0;
-            let pause = if owes { FLUSH } else { REPEAT.saturating_sub(self.told.elapsed()) };
-            self.inbox.mailbox.wait(None, pause);
-            if owes && self.inbox.mailbox.len() == 0 {
+            let pause = match (read_all, owes) {
+                (false, _) => Duration::ZERO,
+                (true, true) => FLUSH,
+                (true, false) => REPEAT.saturating_sub(self.told.elapsed()),
+            };
+            let fd = self.inlet.as_ref().map(Inlet::as_fd);
+            if !self.inbox.mailbox.wait(fd, pause) && owes && read_all {
                 self.want(false);
+            }
+            let opened = lock(&self.inbox.stream).take();
+            if opened.is_some() {
+                self.take_stream(opened);
             }
             if std::mem::take(&mut lock(&self.inbox.standing).again) {
                 self.restart();
             }
             while let Some((frame, received, header, _)) = self.next_frame() {
-                if self.on_frame(frame, received, header, publisher) {
+                let mut arriving = self.on_frame(frame);
+                let body = &mut received.body(header);
+                let ended = arriving.as_mut().is_some_and(|arriving| {
+                    self.read(arriving, body, publisher).is_ok_and(|end| end)
+                });
+                if ended {
                     self.want(true);
                     return Ended::NoTopic;
                 }
@@ -291,10 +386,24 @@ impl Import {
                     break;
                 }
             }
+            let ended = match self.read_stream(publisher) {
+                Ok(ReadUntil::Frame) => {
+                    read_all = false;
+                    false
+                }
+                Ok(ReadUntil::End) => true,
+                Err(e) => {
+                    read_all = true;
+                    if e.kind() != io::ErrorKind::WouldBlock {
+                        self.lose_stream(&e);
+                    }
+                    false
+                }
+            };
             if self.told.elapsed() >= REPEAT {
                 self.want(false);
             }
-            if self.is_over() {
+            if ended || self.is_over() {
                 self.want(true);
                 return Ended::NoTopic;
             }
@@ -311,72 +420,181 @@ impl Import {
         }
     }
 
-    /// Returns whether the topic has ended.
-    fn on_frame(
+    fn take_stream(&mut self, stream: Option<Stream>) {
+        self.counters.direct.set(stream.is_some().into());
+        self.outlet = stream.clone().map(Outlet::new);
+        (self.inlet, self.arriving) = (stream.map(Inlet::new), None);
+    }
+
+    /// The exporting side sends all again that was not acknowledged. A stream without a frame came
+    /// too late to be used.
+    fn lose_stream(&mut self, e: &io::Error) {
+        let is_used = self.inlet.as_ref().is_some_and(|inlet| inlet.is_used);
+        self.take_stream(None);
+        if is_used {
+            if self.troubles.is_due() {
+                let (local, host) = (&self.local, &self.host);
+                say(format_args!("{local} (from {host}): the stream broke: {e}"));
+            }
+            self.restart();
+        }
+    }
+
+    /// Reads the stream until nothing more is there (WouldBlock), there is something else to do,
+    /// or the topic has ended.
+    fn read_stream(&mut self, publisher: &Publisher) -> io::Result<ReadUntil> {
+        let Some(mut inlet) = self.inlet.take() else {
+            return Err(io::ErrorKind::WouldBlock.into());
+        };
+        let mut arriving = self.arriving.take();
+        let mut result = self.read_frames(&mut inlet, &mut arriving, publisher);
+        if inlet.unheard > SILENCE {
+            result = Err(io::ErrorKind::TimedOut.into());
+        }
+        (self.inlet, self.arriving) = (Some(inlet), arriving);
+        result
+    }
+
+    fn read_frames(
         &mut self,
-        frame: Frame,
-        received: Received,
-        header: usize,
+        inlet: &mut Inlet,
+        arriving: &mut Option<Arriving>,
         publisher: &Publisher,
-    ) -> bool {
-        match frame {
-            Frame::Want(_) => false, // those go elsewhere
-            Frame::Reset(generation) => {
-                if generation == self.receiver.generation() {
-                    self.restart();
-                }
-                false
+    ) -> io::Result<ReadUntil> {
+        loop {
+            if arriving.is_none() {
+                let (header, body) = inlet.header()?;
+                *arriving = self.on_frame(self.parse(&header, body)?);
             }
-            Frame::Probe { generation, next } => {
-                if self.receiver.on_probe(generation, next) == Arrival::Lost {
-                    self.begin();
+            if let Some(piece) = arriving {
+                if self.read(piece, inlet, publisher)? {
+                    return Ok(ReadUntil::End);
                 }
-                false
+                *arriving = None;
             }
-            Frame::Piece { generation, piece, head, size } => {
-                let ends = piece.offset + piece.len == size;
-                match self.receiver.on_piece(generation, piece, ends) {
-                    Arrival::Ignored => return false,
-                    Arrival::Lost => {
-                        self.begin();
-                        return false;
-                    }
-                    Arrival::Next => (),
-                }
-                if piece.offset == 0 {
-                    let bytes = received.copy(header, head as usize);
-                    let max = self.shared.config.max_message;
-                    let parsed = Head::parse(&bytes, size - u64::from(head), max);
-                    let partial = parsed.and_then(|head| self.begin_item(head, publisher));
-                    let partial = partial.unwrap_or_else(|Malformed(why)| {
-                        self.counters.refused.add(1);
-                        self.shared.complain(&self.host, &self.offer.topic, &why);
-                        Partial::default()
-                    });
-                    self.partial = Some(Partial { size, ..partial });
-                }
-                if self.partial.as_ref().is_some_and(|partial| partial.size != size) {
-                    let why = "its pieces differ in what they say of the size of their item";
-                    self.shared.complain(&self.host, &self.offer.topic, why);
-                    self.restart();
-                }
-                let Some(partial) = &mut self.partial else { return false };
-                received.for_each(header + head as usize, |bytes| partial.fill(bytes));
-                drop(received);
-                self.receiver.on_copied(&piece);
-                if !ends {
-                    return false;
-                }
-                let partial = self.partial.take().expect("it was there");
-                let ended = self.end_item(partial, publisher);
-                self.receiver.on_published();
-                ended
+            if self.receiver.is_due() || self.told.elapsed() >= REPEAT {
+                self.want(false);
+            }
+            if self.inbox.mailbox.len() > 0 || self.is_over() {
+                return Ok(ReadUntil::Frame);
             }
         }
     }
 
+    fn parse(&self, header: &[u8], body: usize) -> io::Result<Frame> {
+        let parsed = Frame::parse(header, header.len() + body);
+        let parsed = parsed.and_then(|(topic, frame, n)| match frame {
+            Frame::Piece { .. } if topic == self.offer.topic && n == header.len() => Ok(frame),
+            _ => Err(Malformed("it does not belong into the stream of the topic".into())),
+        });
+        parsed.map_err(|Malformed(why)| {
+            self.shared.complain(&self.host, &self.offer.topic, &why);
+            io::Error::new(io::ErrorKind::InvalidData, why)
+        })
+    }
+
+    /// Returns the piece whose body is to be read.
+    fn on_frame(&mut self, frame: Frame) -> Option<Arriving> {
+        match frame {
+            Frame::Want(..) => None, // those go elsewhere
+            Frame::Reset(generation) => {
+                if generation == self.receiver.generation() {
+                    self.restart();
+                }
+                None
+            }
+            Frame::Invite(generation, invitation) => {
+                if generation == self.receiver.generation() {
+                    let topic = &self.offer.topic;
+                    self.take_stream(self.shared.open_stream(&self.host, topic, &invitation));
+                }
+                None
+            }
+            Frame::Probe { generation, next } => {
+                if let Some(inlet) = &mut self.inlet {
+                    // what was sent may be on its way
+                    let has_all = self.receiver.has_all(generation, next);
+                    inlet.unheard += u32::from(!has_all);
+                } else if self.receiver.on_probe(generation, next) == Arrival::Lost {
+                    self.begin();
+                }
+                None
+            }
+            Frame::Piece { generation, piece, head, size } => {
+                let ends = piece.offset + piece.len == size;
+                let arrival = self.receiver.on_piece(generation, piece, ends);
+                if arrival == Arrival::Lost {
+                    self.begin();
+                }
+                let mut is_wanted = arrival == Arrival::Next;
+                let partial = self.partial.as_ref();
+                if is_wanted && piece.offset > 0 && partial.is_some_and(|item| item.size != size) {
+                    let why = "its pieces differ in what they say of the size of their item";
+                    self.shared.complain(&self.host, &self.offer.topic, why);
+                    self.restart();
+                    is_wanted = false;
+                }
+                let (head, left) = (head as usize, piece.len as usize);
+                Some(Arriving { piece, head, start: Vec::new(), left, size, is_wanted })
+            }
+        }
+    }
+
+    /// Reads the body of a piece, as far as it is there. Returns whether the topic has ended.
+    fn read(
+        &mut self,
+        arriving: &mut Arriving,
+        from: &mut dyn Read,
+        publisher: &Publisher,
+    ) -> io::Result<bool> {
+        while arriving.left > 0 {
+            let filled = arriving.start.len();
+            let n = if !arriving.is_wanted {
+                skip(from, arriving.left)?
+            } else if filled < arriving.head {
+                arriving.start.resize(arriving.head, 0);
+                let read = from.read(&mut arriving.start[filled..]);
+                arriving.start.truncate(filled + read.as_ref().map_or(0, |&n| n));
+                read?
+            } else {
+                self.partial.get_or_insert_default().read(from, arriving.left)?
+            };
+            if n == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            arriving.left -= n;
+            if arriving.is_wanted && filled < arriving.head && arriving.start.len() == arriving.head
+            {
+                self.begin_item(arriving, publisher);
+            }
+        }
+        if !arriving.is_wanted {
+            return Ok(false);
+        }
+        self.receiver.on_copied(&arriving.piece);
+        if arriving.piece.offset + arriving.piece.len < arriving.size {
+            return Ok(false);
+        }
+        let ended = self.partial.take().is_some_and(|partial| self.end_item(partial, publisher));
+        self.receiver.on_published();
+        Ok(ended)
+    }
+
+    /// The head of an item has come.
+    fn begin_item(&mut self, arriving: &Arriving, publisher: &Publisher) {
+        let payload = arriving.size - arriving.head as u64;
+        let parsed = Head::parse(&arriving.start, payload, self.shared.config.max_message);
+        let partial = parsed.and_then(|head| self.allocate(head, publisher));
+        let partial = partial.unwrap_or_else(|Malformed(why)| {
+            self.counters.refused.add(1);
+            self.shared.complain(&self.host, &self.offer.topic, &why);
+            Partial::default()
+        });
+        self.partial = Some(Partial { size: arriving.size, ..partial });
+    }
+
     /// Allocates what the item will need.
-    fn begin_item(&mut self, head: Head, publisher: &Publisher) -> Result<Partial, Malformed> {
+    fn allocate(&mut self, head: Head, publisher: &Publisher) -> Result<Partial, Malformed> {
         let mut loans = Vec::new();
         if let Head::Message(message) = &head {
             if message.hops.contains(&self.shared.config.host) {
@@ -526,8 +744,8 @@ impl Import {
             }
         }
         self.end_wait("goes on");
-        self.counters.messages.add(1);
         self.counters.bytes.add(size);
+        self.counters.messages.add(1);
         self.counters.age_ns.set(realtime_ns().saturating_sub(message.realtime_ns));
         false
     }

@@ -51,20 +51,36 @@ impl<T> Mailbox<T> {
         lock(&self.queue).pop_front()
     }
 
-    /// Waits until there is something, or `other` is readable.
-    pub fn wait(&self, other: Option<BorrowedFd<'_>>, timeout: Duration) {
+    /// Waits until there is something, or `other` is readable. Returns whether one of these, or a
+    /// ring, ended it.
+    pub fn wait(&self, other: Option<BorrowedFd<'_>>, timeout: Duration) -> bool {
+        self.wait_for(other, None, timeout)
+    }
+
+    /// Likewise, or until a descriptor has one of these events of poll(2).
+    pub fn wait_for(
+        &self,
+        other: Option<BorrowedFd<'_>>,
+        events: Option<(BorrowedFd<'_>, i16)>,
+        timeout: Duration,
+    ) -> bool {
         if !lock(&self.queue).is_empty() {
-            return;
+            return true;
         }
-        let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut fds = [poll(self.bell.as_raw_fd()), poll(other.map_or(-1, |fd| fd.as_raw_fd()))];
+        let poll = |fd, events| libc::pollfd { fd, events, revents: 0 };
+        let mut fds = [
+            poll(self.bell.as_raw_fd(), libc::POLLIN),
+            poll(other.map_or(-1, |fd| fd.as_raw_fd()), libc::POLLIN),
+            events.map_or(poll(-1, 0), |(fd, events)| poll(fd.as_raw_fd(), events)),
+        ];
         let ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-        // SAFETY: two entries; one with a negative descriptor is passed over.
-        let ready = unsafe { libc::poll(fds.as_mut_ptr(), 2, ms) };
+        // SAFETY: three entries; one with a negative descriptor is passed over.
+        let ready = unsafe { libc::poll(fds.as_mut_ptr(), 3, ms) };
         if ready > 0 && fds[0].revents != 0 {
             let mut count = 0_u64;
             // SAFETY: 8 bytes are written to `count`.
             unsafe { libc::read(self.bell.as_raw_fd(), (&raw mut count).cast(), 8) };
         }
+        ready > 0
     }
 }

@@ -6,6 +6,7 @@ mod clock;
 mod config;
 #[cfg(test)]
 mod dice;
+mod direct;
 mod export;
 mod flow;
 mod import;
@@ -14,6 +15,7 @@ mod metrics;
 mod offer;
 mod outgoing;
 mod path;
+mod tls;
 mod wire;
 
 use std::fmt;
@@ -23,11 +25,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::bridge::{Bridge, Task};
+use crate::bridge::{Bridge, Task, Ways};
 use crate::config::{Config, Export, Import, is_loopback};
+use crate::direct::Door;
 use crate::mailbox::Mailbox;
 use crate::metrics::Metrics;
 use crate::path::Zenoh;
+use crate::tls::Keys;
 
 const USAGE: &str = "\
 Usage: dlx-bridge --config FILE
@@ -38,6 +42,8 @@ Carries topics of dlpackd between machines: see dlx-bridge(1).
   --config FILE      read FILE; the options below add to it
   --listen[=ADDRESS] wait for other bridges; 127.0.0.1:7447 by default
   --connect HOST     connect to the bridge of HOST, at port 7447 or HOST:PORT
+  --direct ADDRESS   let others open streams there, HOST or HOST:PORT; by default beside --listen
+                     at the next port; no: nowhere
   --export PATTERN   offer these topics; without --config, --listen alone offers **
   --import PATTERN   import these topics, as HOST/TOPIC; --connect alone imports **
   --host NAME        name of this machine for other bridges; its host name by default
@@ -136,6 +142,8 @@ fn arguments() -> Result<Option<Config>, String> {
         match name.as_str() {
             "--listen" => config.listen.push(value),
             "--connect" => config.connect.push(value),
+            "--direct" if value == "no" => config.direct = Some(Vec::new()),
+            "--direct" => config.direct.get_or_insert_default().push(value),
             "--export" => export.push(value),
             "--import" => import.push(value),
             "--host" => config.host = value,
@@ -244,14 +252,20 @@ fn carry(
     // what zenoh itself reports, such as certificates that it refuses
     zenoh::init_log_from_env_or("error,zenoh_link_tls=warn");
     let zenoh = Zenoh::open(&config)?;
+    let keys = config.tls.as_ref().map(Keys::read).transpose()?.map(Arc::new);
+    let door = Door::open(&config, keys.clone());
+    let streams: Vec<_> =
+        door.iter().flat_map(|door| door.addresses()).map(ToString::to_string).collect();
     say(format_args!(
-        "host {} of realm {}: listens on {}, connects to {}",
+        "host {} of realm {}: listens on {}, connects to {}, takes streams at {}",
         config.host,
         config.realm,
         list(&config.listen),
-        list(&config.connect)
+        list(&config.connect),
+        list(&streams)
     ));
-    let bridge = Bridge::new(config, client, zenoh.clone(), metrics, stopping, tasks);
+    let ways = Ways { path: zenoh.clone(), door, keys };
+    let bridge = Bridge::new(config, client, ways, metrics, stopping, tasks);
     zenoh.listen(bridge.listener())?;
     bridge.run();
     zenoh.close();

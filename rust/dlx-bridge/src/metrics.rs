@@ -48,6 +48,7 @@ pub struct Counters {
     pub generations: Counter,
     pub credits: Counter,
     pub waiting: Counter,
+    pub direct: Counter,
     pub age_ns: Counter,
 }
 
@@ -65,7 +66,7 @@ pub struct Metrics {
 type Column = (&'static str, &'static str, &'static str, fn(&Counters) -> f64);
 
 /// Name, type, help and value.
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 10] = [
     ("messages_total", "counter", "Messages sent, or published here.", |c| c.messages.get() as f64),
     ("bytes_total", "counter", "Their payload.", |c| c.bytes.get() as f64),
     (
@@ -89,6 +90,9 @@ const COLUMNS: [Column; 9] = [
     ("credit_bytes", "gauge", "Bytes that may be sent now.", |c| c.credits.get() as f64),
     ("waiting", "gauge", "1: the topic waits for memory or for the daemon here.", |c| {
         c.waiting.get() as f64
+    }),
+    ("direct", "gauge", "1: messages go by a stream of their own; 0: through zenoh.", |c| {
+        c.direct.get() as f64
     }),
     (
         "age_seconds",

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use dlx::{Layout, Message, Tensor};
 
 use crate::clock::realtime_of;
-use crate::config::Config;
+use crate::config::{Config, Gpu};
 use crate::flow::Position;
 use crate::wire::{HEAD_MAX, Head, MessageHead, TensorHead};
 
@@ -14,10 +14,24 @@ use crate::wire::{HEAD_MAX, Head, MessageHead, TensorHead};
 /// pinned memory (kDLCUDAHost, kDLROCMHost) into such.
 const CPU: u32 = 1;
 
+/// Likewise, those that libdlx copies from: kDLCUDA and kDLROCM.
+const GPUS: [u32; 2] = [2, 10];
+
+/// Is it on a GPU from which it is to be copied?
+fn is_staged(layout: &Layout<'_>, gpu: Gpu) -> bool {
+    gpu == Gpu::Stage && GPUS.contains(&layout.device.kind)
+}
+
 /// Can it be carried? A tensor with a stride of 0 may say that it is larger than any memory.
-fn check(i: usize, name: &str, layout: &Layout<'_>, max_message: u64) -> Result<(), String> {
+fn check(
+    i: usize,
+    name: &str,
+    layout: &Layout<'_>,
+    gpu: Gpu,
+    max_message: u64,
+) -> Result<(), String> {
     let kind = layout.device.kind;
-    if kind != CPU {
+    if kind != CPU && !is_staged(layout, gpu) {
         let device = match kind {
             2 => "kDLCUDA",
             10 => "kDLROCM",
@@ -25,10 +39,12 @@ fn check(i: usize, name: &str, layout: &Layout<'_>, max_message: u64) -> Result<
         };
         return Err(format!(
             "tensor {i} {name:?} is on device {kind} of DLPack ({device}), and the bridge carries \
-             tensors in memory of the CPU: publish a copy of it in such memory"
+             tensors in memory of the CPU: publish a copy of it in such memory, or have the bridge \
+             copy those on a GPU with gpu = \"stage\""
         ));
     }
-    if !layout.is_row_major() && layout.n_bytes() as u64 > max_message {
+    let is_copied = kind != CPU || !layout.is_row_major();
+    if is_copied && layout.n_bytes() as u64 > max_message {
         return Err(format!(
             "tensor {i} {name:?} of shape {:?} and strides {:?} takes {} bytes without its strides \
              (limit {max_message}: see max_message)",
@@ -76,12 +92,14 @@ impl Item {
         for i in 0..message.n_tensors() {
             let name = message.name(i).unwrap_or_default().into_owned();
             let layout = message.layout(i).ok_or("a tensor is missing")?;
-            check(i, &name, &layout, config.max_message)?;
-            let bytes = if layout.is_row_major() {
+            check(i, &name, &layout, config.gpu, config.max_message)?;
+            let why = |e: dlx::Error| format!("tensor {i} {name:?}: {e}");
+            let bytes = if is_staged(&layout, config.gpu) {
+                Bytes::from(message.copy_to_host(i).map_err(why)?)
+            } else if layout.is_row_major() {
                 Bytes::from_owner(Owner(message.bytes(i).map_err(|e| e.to_string())?))
             } else {
-                let packed = message.packed(i).map_err(|e| format!("tensor {i} {name:?}: {e}"))?;
-                Bytes::from(packed.into_owned())
+                Bytes::from(message.packed(i).map_err(why)?.into_owned())
             };
             tensors.push(TensorHead {
                 name,
@@ -138,18 +156,22 @@ mod tests {
 
     #[test]
     fn tensors_that_cannot_be_carried_are_refused_by_name() {
-        let refusal = |kind, shape, strides| {
+        let refusal = |gpu, kind, shape, strides| {
             let device = dlx::Device { kind, id: 0 };
             let layout = Layout { dtype: "float32".parse().unwrap(), device, shape, strides };
-            check(2, "depth", &layout, 1 << 30).map_or_else(|e| e, |()| String::new())
+            check(2, "depth", &layout, gpu, 1 << 30).map_or_else(|e| e, |()| String::new())
         };
-        assert_eq!(refusal(1, &[4, 5], &[1, 4]), "");
+        assert_eq!(refusal(Gpu::Refuse, 1, &[4, 5], &[1, 4]), "");
         for (kind, name) in [(2, "kDLCUDA"), (10, "kDLROCM")] {
-            let said = refusal(kind, &[4, 5], &[]);
+            let said = refusal(Gpu::Refuse, kind, &[4, 5], &[]);
             let words = format!("tensor 2 \"depth\" is on device {kind} of DLPack ({name})");
-            assert!(said.starts_with(&words), "{said}");
+            assert!(said.starts_with(&words) && said.contains("gpu = \"stage\""), "{said}");
+            assert_eq!(refusal(Gpu::Stage, kind, &[4, 5], &[]), "");
+            let said = refusal(Gpu::Stage, kind, &[1 << 40], &[]);
+            assert!(said.contains("max_message"), "{said}");
         }
-        let said = refusal(1, &[1 << 40], &[0]);
+        assert!(refusal(Gpu::Stage, 3, &[4, 5], &[]).contains("is on device 3 of DLPack"));
+        let said = refusal(Gpu::Refuse, 1, &[1 << 40], &[0]);
         assert!(said.starts_with("tensor 2 \"depth\" of shape [1099511627776]"), "{said}");
         assert!(said.contains("takes 4398046511104 bytes"), "{said}");
     }

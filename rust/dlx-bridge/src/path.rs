@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How frames get to another host: a small trait, and zenoh behind it. A stream of its own, or one
-//! for RDMA, can take its place.
+//! How frames get to another host: a small trait, and zenoh behind it. One for RDMA can take its
+//! place. What streams of their own carry (direct.rs) goes past it.
 
 use std::collections::HashMap;
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -42,25 +42,11 @@ pub struct Received {
 }
 
 impl Received {
-    /// Copies `n` bytes from `skip` on, or what there is of them.
-    pub fn copy(&self, skip: usize, n: usize) -> Vec<u8> {
-        let mut copied = Vec::with_capacity(n.min(self.total));
-        self.for_each(skip, |part| {
-            let left = n - copied.len();
-            copied.extend_from_slice(&part[..left.min(part.len())]);
-        });
-        copied
-    }
-
-    /// Passes its bytes to `f`, part by part, from `skip` on.
-    pub fn for_each(&self, mut skip: usize, mut f: impl FnMut(&[u8])) {
-        for part in self.bytes.slices() {
-            let n = skip.min(part.len());
-            skip -= n;
-            if n < part.len() {
-                f(&part[n..]);
-            }
-        }
+    /// What is behind a header of so many bytes.
+    pub fn body(&self, header: usize) -> impl Read {
+        let mut bytes = self.bytes.reader();
+        bytes.seek(SeekFrom::Start(header as u64)).expect("the header was read");
+        bytes
     }
 }
 

@@ -3,21 +3,25 @@
 //! parsed here comes from a peer that may lie.
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 
 use dlx::DType;
 
 use crate::config::is_host;
+use crate::direct::{Invitation, Reach, Ticket};
 use crate::flow::{Generation, Piece, Position, Want};
 
 /// Longest head of an item: names and shapes of 65,535 tensors of usual names fit.
 pub const HEAD_MAX: usize = 16 << 20;
-/// Longest header of a frame: a Want with all its positions.
+/// Longest header of a frame: a Want with all its positions, and an invitation.
 pub const HEADER_MAX: usize = 8 << 10;
 const TENSORS_MAX: usize = 65_535;
 const META_MAX: usize = 65_536;
 const NAME_MAX: usize = 1_023;
 const NDIM_MAX: usize = 64;
 const HOPS_MAX: usize = 16;
+/// Most addresses of an invitation.
+pub const ADDRESSES_MAX: usize = 8;
 
 /// What is wrong with bytes of a peer.
 #[derive(Debug, PartialEq, Eq)]
@@ -86,6 +90,49 @@ impl<'a> Bytes<'a> {
             })
             .collect()
     }
+
+    fn invitation(&mut self) -> Result<Invitation> {
+        let what = "an invitation";
+        let ticket: Ticket = self.number(what)?;
+        let certificate = match self.u8(what)? {
+            0 => None,
+            _ => Some(self.number(what)?),
+        };
+        let n = usize::from(self.u8(what)?);
+        if n == 0 || n > ADDRESSES_MAX {
+            return malformed(format!("{what} to {n} addresses (1 to {ADDRESSES_MAX})"));
+        }
+        let mut addresses = Vec::with_capacity(n);
+        for _ in 0..n {
+            let ip = match self.u8(what)? {
+                4 => IpAddr::from(self.number::<4>(what)?),
+                6 => IpAddr::from(self.number::<16>(what)?),
+                family => return malformed(format!("an address of the unknown family {family}")),
+            };
+            addresses.push(SocketAddr::new(ip, self.u16(what)?));
+        }
+        Ok(Invitation { addresses, ticket, certificate })
+    }
+}
+
+fn put_invitation(out: &mut Vec<u8>, invitation: &Invitation) {
+    out.extend(invitation.ticket);
+    out.push(invitation.certificate.is_some().into());
+    out.extend(invitation.certificate.iter().flatten());
+    out.push(invitation.addresses.len() as u8);
+    for address in &invitation.addresses {
+        match address.ip() {
+            IpAddr::V4(ip) => {
+                out.push(4);
+                out.extend(ip.octets());
+            }
+            IpAddr::V6(ip) => {
+                out.push(6);
+                out.extend(ip.octets());
+            }
+        }
+        out.extend(address.port().to_le_bytes());
+    }
 }
 
 fn put_positions(out: &mut Vec<u8>, positions: &[Position]) {
@@ -101,7 +148,7 @@ fn put_positions(out: &mut Vec<u8>, positions: &[Position]) {
 /// What a frame says, beside its topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    Want(Want),
+    Want(Want, Reach),
     /// `head` bytes of the body are the head of the item, if it is the first piece; `size` is that
     /// of the item.
     Piece {
@@ -115,23 +162,29 @@ pub enum Frame {
         next: Piece,
     },
     Reset(Generation),
+    /// The exporting side has a door.
+    Invite(Generation, Invitation),
 }
 
 const WANT: u8 = 1;
 const PIECE: u8 = 2;
 const PROBE: u8 = 3;
 const RESET: u8 = 4;
+const INVITE: u8 = 5;
 const BEGIN: u8 = 1;
 const CLOSE: u8 = 2;
+const DOOR: u8 = 4;
+const STREAM: u8 = 8;
 
 impl Frame {
     /// Without the body.
     pub fn encode(&self, topic: &str) -> Vec<u8> {
         let (kind, generation) = match self {
-            Frame::Want(want) => (WANT, want.generation),
+            Frame::Want(want, _) => (WANT, want.generation),
             Frame::Piece { generation, .. } => (PIECE, *generation),
             Frame::Probe { generation, .. } => (PROBE, *generation),
             Frame::Reset(generation) => (RESET, *generation),
+            Frame::Invite(generation, _) => (INVITE, *generation),
         };
         let mut out = Vec::with_capacity(64 + topic.len());
         out.extend([kind, topic.len() as u8]);
@@ -139,11 +192,20 @@ impl Frame {
         out.extend(generation.instance.to_le_bytes());
         out.extend(generation.count.to_le_bytes());
         match self {
-            Frame::Want(want) => {
-                out.push(if want.begin { BEGIN } else { 0 } | if want.close { CLOSE } else { 0 });
+            Frame::Want(want, reach) => {
+                let flag = |is_set, flag| if is_set { flag } else { 0 };
+                out.push(
+                    flag(want.begin, BEGIN)
+                        | flag(want.close, CLOSE)
+                        | flag(matches!(reach, Reach::Door(_)), DOOR)
+                        | flag(*reach == Reach::Stream, STREAM),
+                );
                 out.extend(want.acked.to_le_bytes());
                 out.extend(want.limit.to_le_bytes());
                 put_positions(&mut out, &want.positions);
+                if let Reach::Door(invitation) = reach {
+                    put_invitation(&mut out, invitation);
+                }
             }
             Frame::Piece { piece, head, size, .. } => {
                 out.extend(piece.number.to_le_bytes());
@@ -156,6 +218,7 @@ impl Frame {
                 out.extend(next.offset.to_le_bytes());
             }
             Frame::Reset(_) => (),
+            Frame::Invite(_, invitation) => put_invitation(&mut out, invitation),
         }
         out
     }
@@ -172,14 +235,20 @@ impl Frame {
         let frame = match kind {
             WANT => {
                 let flags = rest.u8("a want")?;
-                Frame::Want(Want {
+                let want = Want {
                     generation,
                     begin: flags & BEGIN != 0,
                     close: flags & CLOSE != 0,
                     acked: rest.u64("a want")?,
                     limit: rest.u64("a want")?,
                     positions: rest.positions()?,
-                })
+                };
+                let reach = match flags & (DOOR | STREAM) {
+                    0 => Reach::Zenoh,
+                    DOOR => Reach::Door(rest.invitation()?),
+                    _ => Reach::Stream,
+                };
+                Frame::Want(want, reach)
             }
             PIECE => {
                 let (number, offset) = (rest.u64("a piece")?, rest.u64("a piece")?);
@@ -207,6 +276,7 @@ impl Frame {
                 Frame::Probe { generation, next }
             }
             RESET => Frame::Reset(generation),
+            INVITE => Frame::Invite(generation, rest.invitation()?),
             _ => return malformed(format!("a frame of the unknown kind {kind}")),
         };
         Ok((topic, frame, bytes.len() - rest.0.len()))
@@ -421,15 +491,26 @@ mod tests {
     fn frames() -> Vec<Frame> {
         let generation = Generation { instance: 3, count: 4 };
         let piece = Piece { number: 5, offset: 0, len: 9 };
+        let want = Want {
+            generation,
+            begin: true,
+            close: true,
+            acked: 6,
+            limit: 7,
+            positions: vec![Position { publisher: 8, seq: 9 }; 256],
+        };
+        let addresses = ["192.0.2.1:7448".parse().unwrap(), "[2001:db8::1]:7448".parse().unwrap()];
+        let plain = Invitation { addresses: addresses.into(), ticket: [1; 16], certificate: None };
+        let most = Invitation {
+            addresses: vec![addresses[1]; ADDRESSES_MAX],
+            certificate: Some([2; 32]),
+            ..plain
+        };
         vec![
-            Frame::Want(Want {
-                generation,
-                begin: true,
-                close: true,
-                acked: 6,
-                limit: 7,
-                positions: vec![Position { publisher: 8, seq: 9 }; 256],
-            }),
+            Frame::Want(want.clone(), Reach::Zenoh),
+            Frame::Want(want.clone(), Reach::Stream),
+            Frame::Want(want, Reach::Door(most)),
+            Frame::Invite(generation, plain),
             Frame::Piece { generation, piece, head: 8, size: 100 },
             Frame::Probe { generation, next: Piece { len: 0, offset: 3, ..piece } },
             Frame::Reset(generation),

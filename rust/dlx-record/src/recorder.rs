@@ -15,7 +15,7 @@ use mcap::Compression;
 
 use crate::buffer::{Buffer, Item};
 use crate::cli::say;
-use crate::schema::Record;
+use crate::schema::{Gpu, Record};
 use crate::writer::Recording;
 use crate::{Failure, Result};
 
@@ -34,6 +34,8 @@ pub struct Options {
     pub reliable: bool,
     /// Images become `foxglove.RawImage`.
     pub finds_images: bool,
+    /// Tensors on a GPU are copied, or refused.
+    pub gpu: Gpu,
     /// Ends after so long.
     pub duration: Option<Duration>,
     /// Ends after so many messages.
@@ -132,7 +134,8 @@ impl Taker<'_> {
         }
         let missed = message.gap() + self.refused.get(&publisher).copied().unwrap_or(0);
         let publish_time = self.clock.at(message.monotonic_ns());
-        let record = Record::new(&message, publish_time, missed, self.options.finds_images);
+        let Options { finds_images, gpu, .. } = *self.options;
+        let record = Record::new(&message, publish_time, missed, finds_images, gpu);
         self.n_missed += message.gap();
         let record = match record {
             Ok(record) => record,
@@ -140,7 +143,8 @@ impl Taker<'_> {
                 if !self.refused.contains_key(&publisher) {
                     say(format_args!(
                         "dlx-record: {topic} of publisher {publisher} is not recorded: {why}; \
-                         let it publish a copy in memory of the CPU\n"
+                         let it publish a copy in memory of the CPU, or \
+                         record those on a GPU with --gpu=stage\n"
                     ));
                 }
                 self.n_refused += 1;

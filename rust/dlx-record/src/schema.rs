@@ -97,6 +97,16 @@ fn image_elements(encoding: &str) -> Option<(DType, usize)> {
     }
 }
 
+/// What becomes of tensors on a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gpu {
+    /// Messages with one are not recorded.
+    #[default]
+    Refuse,
+    /// They are copied to memory of the host.
+    Stage,
+}
+
 /// Lends the bytes of a message of libdlx to a record.
 struct Held(dlx::Message, usize);
 
@@ -109,7 +119,10 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-fn data_of(message: &dlx::Message, i: usize, layout: &Layout<'_>) -> Result<Bytes> {
+fn data_of(message: &dlx::Message, i: usize, layout: &Layout<'_>, gpu: Gpu) -> Result<Bytes> {
+    if gpu == Gpu::Stage && [sys::kDLCUDA, sys::kDLROCM].contains(&layout.device.kind) {
+        return Ok(message.copy_to_host(i)?.into());
+    }
     if layout.device.kind != Device::CPU.kind {
         return Err(elsewhere(&message.name(i).unwrap_or_default(), layout.device));
     }
@@ -162,12 +175,13 @@ pub enum Record {
 impl Record {
     /// Makes one of a message, whose memory it holds. `time_ns` is that of publication,
     /// CLOCK_REALTIME; before it, the file lacks `missed` messages of the same publisher. Fails if
-    /// a tensor is not in memory of the CPU.
+    /// a tensor is not in memory of the CPU, or on a GPU and not to be staged.
     pub fn new(
         message: &dlx::Message,
         time_ns: u64,
         missed: u64,
         finds_images: bool,
+        gpu: Gpu,
     ) -> Result<Record> {
         let meta = message.meta();
         let origin = Some(Origin {
@@ -191,7 +205,7 @@ impl Record {
                 height,
                 encoding: encoding.into(),
                 step: (layout.n_bytes() / layout.shape[0]) as u32,
-                data: data_of(message, 0, &layout)?,
+                data: data_of(message, 0, &layout, gpu)?,
                 dlx: Some(Image {
                     origin,
                     name: name(0),
@@ -208,7 +222,7 @@ impl Record {
                     dtype: layout.dtype.to_string(),
                     shape: shape_of(&layout),
                     strides: strides_of(&layout),
-                    data: data_of(message, i, &layout)?,
+                    data: data_of(message, i, &layout, gpu)?,
                 })
             })
             .collect::<Result<_>>()?;

@@ -6,6 +6,8 @@
 #[allow(dead_code)]
 #[path = "../../dlpackd/tests/with_daemon/daemon.rs"]
 mod daemon;
+#[path = "../../dlpackd/tests/with_daemon/gpu.rs"]
+mod gpu;
 mod programs;
 
 use std::fs;
@@ -19,6 +21,7 @@ use dlx::{
 };
 use dlx_record::reader::{Recording, Summary};
 use dlx_record::schema::{Kind, Message, Record, Tensor};
+use gpu::{has_gpu, on_gpu};
 use programs::{Folder, Program, play, record, until};
 use prost::Message as _;
 
@@ -543,4 +546,28 @@ fn wrong_arguments_are_refused_in_words() {
         assert!(!status.success() && said.contains(words), "{words}: {said}");
     }
     assert!(!folder.path("new").exists());
+}
+
+#[test]
+fn tensors_on_a_gpu_are_refused_or_copied() {
+    if !has_gpu("tensors_on_a_gpu_are_refused_or_copied") {
+        return;
+    }
+    let (daemon, folder) = (Daemon::start(), Folder::new());
+    let (refused, copied) = (folder.path("refused.mcap"), folder.path("copied.mcap"));
+    let refuses = record(&daemon, &["t", "-r", "-n", "1", "-o"], &refused);
+    let copies = record(&daemon, &["t", "-r", "-n", "2", "--gpu=stage", "-o"], &copied);
+    let publisher = blocking(&daemon.connect(), "t");
+    copies.while_running(|| publisher.wait(2, Duration::from_millis(100)).is_ok());
+    publisher.publish(on_gpu(&publisher, &[1, 2, 3])).unwrap();
+    send::<u16>(&publisher, &[4], &[1]);
+
+    let said = refuses.wait();
+    assert!(said.contains("1 messages") && said.contains("1 refused"), "{said}");
+    assert!(said.contains("(device type 2 of DLPack)") && said.contains("--gpu=stage"), "{said}");
+    let said = copies.wait();
+    assert!(said.contains("2 messages") && said.contains("0 refused"), "{said}");
+    let words: Vec<_> =
+        what_a_recording_has(&copied).into_iter().map(|(_, w)| w[0].clone()).collect();
+    assert_eq!(words, [" uint16 [1] [4, 0]", " uint16 [3] [1, 0, 2, 0, 3, 0]"]);
 }

@@ -8,6 +8,7 @@ mod arrays;
 mod calls;
 mod daemon;
 mod examples;
+mod gpu;
 mod lifetimes;
 mod messages;
 mod observers;

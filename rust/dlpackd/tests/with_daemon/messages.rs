@@ -2,11 +2,12 @@
 //! Publishing and taking.
 
 use dlx::{
-    ConnectOptions, DType, ErrorKind, History, OnFull, PublishOptions, PublisherOptions,
+    ConnectOptions, DType, ErrorKind, History, OnFull, PublishOptions, PublisherOptions, Set,
     SubscribeOptions,
 };
 
 use crate::daemon::{Daemon, PATIENCE};
+use crate::gpu::{has_gpu, on_gpu};
 
 #[test]
 fn loan_arrives_as_it_was_written() {
@@ -246,4 +247,26 @@ fn many_messages_are_published_and_the_rest_comes_back() {
     assert_eq!([take(), take(), take(), take()], [0, 1, 2, 0]);
     publisher.publish_many(rejected.value, &PublishOptions::default()).unwrap();
     assert_eq!([take(), take()], [1, 2]);
+}
+
+#[test]
+fn tensors_on_a_gpu_are_copied_to_the_host() {
+    if !has_gpu("messages::tensors_on_a_gpu_are_copied_to_the_host") {
+        return;
+    }
+    let daemon = Daemon::start();
+    let client = daemon.connect();
+    let subscription = client.subscribe("t").unwrap();
+    let publisher = client.publisher("t").unwrap();
+    let mut loan = publisher.alloc::<u8>(&[2]).unwrap();
+    loan.copy_from_slice(&[7, 8]);
+    let set = Set::new().tensor("gpu", on_gpu(&publisher, &[1, 2, 3])).tensor("cpu", loan);
+    publisher.publish_set(set).unwrap();
+
+    let message = subscription.take_timeout(PATIENCE).unwrap();
+    assert_eq!(message.layout(0).unwrap().device.kind, 2);
+    assert!(message.bytes(0).is_err());
+    assert_eq!(message.copy_to_host(0).unwrap(), [1, 0, 2, 0, 3, 0]);
+    assert_eq!(message.copy_to_host(1).unwrap(), [7, 8]);
+    assert_eq!(message.copy_to_host(2).unwrap_err().kind(), ErrorKind::Invalid);
 }

@@ -349,3 +349,24 @@ fn many_publishers_come_and_go() {
     let newest = Position { publisher: 3 * MAX_POSITIONS as u64, seq: 5 };
     assert_eq!(ledger.on_message(newest, 0), Verdict::Duplicate);
 }
+
+#[test]
+fn small_items_are_added_several_at_a_time() {
+    let generation = Generation { instance: 1, count: 1 };
+    let want = |limit| Want { generation, begin: true, limit, ..Default::default() };
+    let added = |limit, size| {
+        let mut sender = Sender::new(0);
+        sender.on_want(&want(limit));
+        let mut n = 0;
+        while sender.has_room() {
+            sender.push((), None, 10, size);
+            n += 1;
+        }
+        n
+    };
+    assert_eq!(added(1 << 30, 0), MAX_UNACKED);
+    assert_eq!(added(1 << 30, PIECE / 4), 4);
+    assert_eq!(added(1 << 30, 2 * PIECE), 1);
+    assert_eq!(added(PIECE / 4, PIECE / 4), 1, "not without credits");
+    assert_eq!(added(0, 0), 0);
+}

@@ -14,15 +14,16 @@ use zenoh::qos::CongestionControl;
 
 use crate::hosts::{Host, PATIENCE, free_port, pair, wait_until};
 use crate::numbers::{publish, publisher, subscriber, take};
+use crate::streams::knock;
 
 /// A program that speaks zenoh and not the truth: it is called "evil".
-struct Evil {
+pub struct Evil {
     session: zenoh::Session,
-    wants: mpsc::Receiver<Vec<u8>>,
+    frames: mpsc::Receiver<Vec<u8>>,
 }
 
 impl Evil {
-    fn new(address: &str) -> Evil {
+    pub fn new(address: &str) -> Evil {
         Evil::with(&format!("tcp/{address}"), &[])
     }
 
@@ -39,7 +40,7 @@ impl Evil {
             config.insert_json5(key, value).unwrap();
         }
         let session = zenoh::open(config).wait().unwrap();
-        let (send, wants) = mpsc::channel();
+        let (send, frames) = mpsc::channel();
         session
             .declare_subscriber("dlx/1/dlx/to/evil/*")
             .callback(move |sample| {
@@ -48,7 +49,7 @@ impl Evil {
             .background()
             .wait()
             .unwrap();
-        Evil { session, wants }
+        Evil { session, frames }
     }
 
     fn send(&self, frame: &[u8]) {
@@ -56,27 +57,51 @@ impl Evil {
     }
 
     fn send_as(&self, host: &str, frame: &[u8]) {
-        let put = self.session.put(format!("dlx/1/dlx/to/base/{host}"), frame);
+        self.put("base", host, frame);
+    }
+
+    pub fn send_to(&self, host: &str, frame: &[u8]) {
+        self.put(host, "evil", frame);
+    }
+
+    fn put(&self, to: &str, from: &str, frame: &[u8]) {
+        let put = self.session.put(format!("dlx/1/dlx/to/{to}/{from}"), frame);
         put.congestion_control(CongestionControl::Block).wait().unwrap();
     }
 
     /// Offers a topic as long as it is there.
-    fn offer(&self, host: &str, topic: &str) -> LivelinessToken {
+    pub fn offer(&self, host: &str, topic: &str) -> LivelinessToken {
         let offer = format!("dlx/1/dlx/offer/{host}/00000000000000ff/drops/16/0/{topic}");
         self.session.liveliness().declare_token(offer).wait().unwrap()
     }
 
+    /// The next frame for it.
+    pub fn frame(&self) -> Vec<u8> {
+        self.frame_within(PATIENCE).unwrap()
+    }
+
+    pub fn frame_within(&self, time: Duration) -> Option<Vec<u8>> {
+        self.frames.recv_timeout(time).ok()
+    }
+
     /// The generation in the next want: 16 bytes after kind and topic.
     fn generation(&self) -> Vec<u8> {
-        let want = self.wants.recv_timeout(PATIENCE).unwrap();
-        want[2 + TOPIC.len()..][..16].to_vec()
+        self.frame()[2 + TOPIC.len()..][..16].to_vec()
     }
 }
 
-const TOPIC: &str = "trap";
+pub const TOPIC: &str = "trap";
+
+/// A host whose bridge has these options, and to which evil is connected.
+pub fn beside_evil(name: &str, options: &[&str]) -> (Host, Evil) {
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut host = Host::new(name, None);
+    host.start_bridge(&[&[&*format!("--listen={address}")], options].concat());
+    (host, Evil::new(&address))
+}
 
 /// The first piece of item 0, which says that it is of `size` bytes.
-fn piece(generation: &[u8], offset: u64, head: &[u8], body: &[u8], size: u64) -> Vec<u8> {
+pub fn piece(generation: &[u8], offset: u64, head: &[u8], body: &[u8], size: u64) -> Vec<u8> {
     let mut frame = vec![2, TOPIC.len() as u8];
     frame.extend(TOPIC.as_bytes());
     frame.extend(generation);
@@ -90,7 +115,7 @@ fn piece(generation: &[u8], offset: u64, head: &[u8], body: &[u8], size: u64) ->
 }
 
 /// A head of one tensor of bytes of this shape.
-fn head(shape: &[u64], host: &str) -> Vec<u8> {
+pub fn head(shape: &[u64], host: &str) -> Vec<u8> {
     let mut head = vec![1];
     for n in [1_u64, 1, 0, 0] {
         head.extend(n.to_le_bytes());
@@ -189,10 +214,7 @@ fn lies_of_a_peer_are_refused_and_change_nothing() {
 
 #[test]
 fn credits_bound_what_a_peer_can_leave_here() {
-    let address = format!("127.0.0.1:{}", free_port());
-    let mut base = Host::new("base", None);
-    base.start_bridge(&[&format!("--listen={address}"), "--import", "**"]);
-    let evil = Evil::new(&address);
+    let (base, evil) = beside_evil("base", &["--import", "**"]);
     let offer = "dlx/1/dlx/offer/evil/00000000000000ff/reliable/1/0/trap";
     let _token = evil.session.liveliness().declare_token(offer).wait().unwrap();
     let _trap = subscriber(&base.connect(), "evil/trap", true);
@@ -214,10 +236,7 @@ fn credits_bound_what_a_peer_can_leave_here() {
 /// A peer may call itself anything, unless access rules forbid it.
 #[test]
 fn names_that_no_host_can_have_are_refused() {
-    let address = format!("127.0.0.1:{}", free_port());
-    let mut base = Host::new("base", None);
-    base.start_bridge(&[&format!("--listen={address}"), "--import", "**"]);
-    let evil = Evil::new(&address);
+    let (base, evil) = beside_evil("base", &["--import", "**"]);
     let names = [&"x".repeat(64), "a b", "\u{1b}[2J", "host name", ".."];
     let _tokens = names.map(|name| evil.offer(name, TOPIC));
     wait_until("they are refused", || base.bad_frames() == names.len() as u64);
@@ -233,10 +252,7 @@ fn names_that_no_host_can_have_are_refused() {
 /// A host cannot take all flows from the others, whatever it offers.
 #[test]
 fn flows_of_one_host_are_bounded() {
-    let address = format!("127.0.0.1:{}", free_port());
-    let mut base = Host::new("base", None);
-    base.start_bridge(&[&format!("--listen={address}"), "--import", "**"]);
-    let evil = Evil::new(&address);
+    let (base, evil) = beside_evil("base", &["--import", "**"]);
     base.limit_fds(400); // for 50 flows
     let _tokens: Vec<_> = (0..30).map(|i| evil.offer("evil", &format!("trap/{i}"))).collect();
     wait_until("the last ones are refused", || base.bad_frames() == 5);
@@ -253,10 +269,7 @@ fn flows_of_one_host_are_bounded() {
 /// The end of a topic may cross the offer of its next publisher.
 #[test]
 fn topics_that_are_offered_when_they_end_begin_anew() {
-    let address = format!("127.0.0.1:{}", free_port());
-    let mut base = Host::new("base", None);
-    base.start_bridge(&[&format!("--listen={address}"), "--import", "**"]);
-    let evil = Evil::new(&address);
+    let (base, evil) = beside_evil("base", &["--import", "**"]);
     let _token = evil.offer("evil", TOPIC);
     let trap = subscriber(&base.connect(), "evil/trap", false);
     let first = evil.generation();
@@ -275,10 +288,7 @@ fn topics_that_are_offered_when_they_end_begin_anew() {
 
 #[test]
 fn offers_that_always_change_take_one_thread() {
-    let address = format!("127.0.0.1:{}", free_port());
-    let mut base = Host::new("base", None);
-    base.start_bridge(&[&format!("--listen={address}"), "--import", "**"]);
-    let evil = Evil::new(&address);
+    let (base, evil) = beside_evil("base", &["--import", "**"]);
     let _first = evil.offer("evil", "first");
     let client = base.connect();
     wait_until("a topic is known", || !client.publishers(None).unwrap().is_empty());
@@ -408,4 +418,12 @@ fn certificates_decide_who_is_connected() {
     numbers.wait(1, PATIENCE).unwrap();
     publish(&numbers, 3);
     assert_eq!(take(&subscription), 3);
+    wait_until("it goes by an encrypted stream", || {
+        robot.metric("direct", "export", "base", "numbers") == 1
+            && base.metric("direct", "import", "robot", "numbers") == 1
+    });
+    let said = robot.read("bridge");
+    let (_, door) = said.rsplit_once("takes streams at 127.0.0.1:").unwrap();
+    let port = door.lines().next().unwrap().parse().unwrap();
+    assert!(knock(port, b"dlx-str1", &[0; 16]).is_none(), "a guest without a certificate");
 }

@@ -299,7 +299,7 @@ pub fn pair(robot: &[&str], base: &[&str]) -> (Host, Host) {
 pub fn robot_and_base_by(between: impl FnOnce(&str) -> String) -> (Host, Host) {
     let address = format!("127.0.0.1:{}", free_port());
     let (mut robot, mut base) = (Host::new("robot", None), Host::new("base", None));
-    robot.start_bridge(&[&format!("--listen={address}")]);
+    robot.start_bridge(&[&format!("--listen={address}"), "--direct=no"]);
     base.start_bridge(&["--connect", &between(&address)]);
     (robot, base)
 }
@@ -365,6 +365,16 @@ impl Link {
 
     pub fn set(&self, state: &str) {
         ip(&format!("-n {} link set veth0 {state}", self.names[0]));
+    }
+
+    /// Ends the connections of streams.
+    pub fn kill_streams(&self) {
+        ip(&format!("netns exec {} ss --kill state established sport = :7448", self.names[0]));
+    }
+
+    /// Nothing leaves the door of the robot any more.
+    pub fn silence_streams(&self) {
+        ip(&format!("-n {} rule add ipproto tcp sport 7448 blackhole", self.names[0]));
     }
 
     /// No more than this goes either way.

@@ -3,6 +3,8 @@
 
 mod carry;
 mod deaths;
+#[path = "../../../dlpackd/tests/with_daemon/gpu.rs"]
+mod gpu;
 mod hostile;
 mod hosts;
 mod many;
@@ -10,3 +12,4 @@ mod numbers;
 mod outages;
 mod rules;
 mod speed;
+mod streams;

@@ -22,7 +22,7 @@ use crate::numbers::{Pump, Sets, Taken, publish, publisher, subscriber};
 
 /// A reliable topic and one that drops go from robot to base while the trouble lasts. Returns how
 /// long the reliable one stood still.
-fn carry_both(robot: &mut Host, base: &mut Host, trouble: impl FnOnce(&mut Host, &mut Host)) {
+pub fn carry_both(robot: &mut Host, base: &mut Host, trouble: impl FnOnce(&mut Host, &mut Host)) {
     let (here, there) = (robot.connect(), base.connect());
     let publishers =
         [publisher(&here, "reliable", OnFull::Block), publisher(&here, "drops", OnFull::Drop)];

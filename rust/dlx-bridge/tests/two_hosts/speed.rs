@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How fast it is, beside a stream of TCP that is read in pieces of 1 MiB: `make bench-bridge`.
+//! How fast it is, beside a stream of TCP that is read in pieces of 1 MiB, with one buffer at each
+//! side and with as many as there are messages under way: `make bench-bridge`.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,6 +15,7 @@ use crate::numbers::{publisher, subscriber};
 const ROUNDS: usize = 5;
 /// Bytes of a round.
 const ROUND: usize = 1 << 30;
+const PIECE: usize = 1 << 20;
 
 /// CPU seconds of this process.
 fn own_cpu() -> f64 {
@@ -41,12 +43,17 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 fn by_bridge(robot: &Host, base: &Host, size: usize) -> Speed {
     let topic = format!("size/{size}");
-    // Large messages may wait for the bridge, but not so many that they fill the memory.
-    let depth = (ROUND / size).clamp(2, 16) as u32;
+    let depth = depth(size) as u32;
     let options = PublisherOptions { on_full: OnFull::Block, depth, ..Default::default() };
     let out = robot.connect().publisher_with(&topic, &options).unwrap();
     let into = subscriber(&base.connect(), &format!("robot/{topic}"), true);
-    out.wait(1, PATIENCE).unwrap();
+    // A subscription that makes no call is ready for two publishers, and more of the bridge may
+    // come and go at the end of the round before.
+    let until = Instant::now() + PATIENCE;
+    while let Err(e) = out.wait(1, Duration::from_millis(100)) {
+        assert!(Instant::now() < until, "{e}");
+        assert!(into.try_take().unwrap().is_none());
+    }
     let n = (ROUND / size).clamp(4, 20_000);
     let options = PublishOptions { timeout: Some(PATIENCE), ..Default::default() };
     let send = move |out: &dlx::Publisher, n: usize| {
@@ -72,23 +79,36 @@ fn by_bridge(robot: &Host, base: &Host, size: usize) -> Speed {
     })
 }
 
-fn by_tcp(size: usize) -> Speed {
+/// How many messages of a size are under way. Large ones may wait for the bridge, but not so many
+/// that they fill the memory.
+fn depth(size: usize) -> usize {
+    (ROUND / size).clamp(2, 16)
+}
+
+/// Both sides use so many buffers in turn. One buffer stays in the caches of a CPU, and messages
+/// of a publisher do not.
+fn by_tcp(size: usize, n_buffers: usize) -> Speed {
     let (mut out, mut into) = stream();
     let n = (ROUND / size).clamp(4, 20_000);
     thread::scope(|scope| {
         scope.spawn(move || {
-            let message = vec![1; size];
-            (0..n + 3).for_each(|_| out.write_all(&message).unwrap());
+            let messages = vec![vec![1; size]; n_buffers];
+            let in_turn = messages.iter().cycle().take(n + n_buffers);
+            in_turn.for_each(|message| out.write_all(message).unwrap());
         });
-        let mut buffer = vec![0; size.min(1 << 20)];
+        let mut buffers =
+            vec![vec![1; if n_buffers == 1 { size.min(PIECE) } else { size }]; n_buffers];
+        let mut next = 0;
         let mut take = |mut bytes: usize| {
             while bytes > 0 {
-                let piece = bytes.min(buffer.len());
-                into.read_exact(&mut buffer[..piece]).unwrap();
-                bytes -= piece;
+                for piece in buffers[next].chunks_mut(PIECE) {
+                    into.read_exact(piece).unwrap();
+                    bytes -= piece.len();
+                }
+                next = (next + 1) % n_buffers;
             }
         };
-        take(3 * size);
+        take(n_buffers * size);
         let (start, before) = (Instant::now(), own_cpu());
         take(n * size);
         let (seconds, spent) = (start.elapsed().as_secs_f64(), own_cpu() - before);
@@ -163,25 +183,27 @@ fn latency_by_tcp() -> f64 {
 fn speed_beside_tcp() {
     let (robot, base) = robot_and_base();
     println!(
-        "{:>9} {:>13} {:>10} {:>6} {:>12} {:>6}",
-        "size", "bridge GB/s", "TCP GB/s", "ratio", "CPU s/GB", "ratio"
+        "{:>9} {:>13} {:>10} {:>6} {:>12} {:>6} {:>8}",
+        "size", "bridge GB/s", "TCP GB/s", "ratio", "CPU s/GB", "ratio", "to rings"
     );
     // BRIDGE_SPEED has some of these sizes, in KiB.
     let chosen = std::env::var("BRIDGE_SPEED").unwrap_or_else(|_| "64 1024 65536 1048576".into());
-    for size in chosen.split(' ').map(|kib| kib.parse::<usize>().unwrap() << 10) {
-        let (mut bridge, mut tcp) = (Vec::new(), Vec::new());
+    for size in chosen.split_whitespace().map(|kib| kib.parse::<usize>().unwrap() << 10) {
+        let (mut bridge, mut tcp, mut rings) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             bridge.push(by_bridge(&robot, &base, size));
-            tcp.push(by_tcp(size));
+            tcp.push(by_tcp(size, 1));
+            rings.push(by_tcp(size, depth(size)));
         }
         let of = |all: &[Speed], f: fn(&Speed) -> f64| median(all.iter().map(f).collect());
         let (b, t) = (of(&bridge, |s| s.rate), of(&tcp, |s| s.rate));
-        let (bc, tc) = (of(&bridge, |s| s.cpu), of(&tcp, |s| s.cpu));
+        let [bc, tc, rc] = [&bridge, &tcp, &rings].map(|all| of(all, |s| s.cpu));
         println!(
-            "{:>5} KiB {b:>13.2} {t:>10.2} {:>6.2} {bc:>12.2} {:>6.2}",
+            "{:>5} KiB {b:>13.2} {t:>10.2} {:>6.2} {bc:>12.2} {:>6.2} {:>8.2}",
             size >> 10,
             b / t,
-            bc / tc
+            bc / tc,
+            bc / rc
         );
     }
     let (mut bridge, mut tcp) = (Vec::new(), Vec::new());

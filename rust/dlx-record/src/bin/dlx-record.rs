@@ -13,6 +13,12 @@ use dlx_record::{Result, schema};
 use serde_json::json;
 
 #[derive(Clone, Copy, ValueEnum)]
+enum Gpu {
+    Refuse,
+    Stage,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
 enum Compression {
     None,
     Lz4,
@@ -44,6 +50,9 @@ struct Args {
     /// Record images as any other tensors, not as foxglove.RawImage
     #[arg(long)]
     no_images: bool,
+    /// Refuse tensors on a GPU, or copy them to memory of the host
+    #[arg(long, value_enum, default_value = "refuse")]
+    gpu: Gpu,
     /// End after so long: a number of seconds, or a time like 100ms and 5min
     #[arg(short, long, value_name = "TIME", value_parser = dlx::parse_time)]
     duration: Option<Duration>,
@@ -85,6 +94,10 @@ fn run(args: Args) -> Result<()> {
         },
         reliable: args.reliable,
         finds_images: !args.no_images,
+        gpu: match args.gpu {
+            Gpu::Refuse => schema::Gpu::Refuse,
+            Gpu::Stage => schema::Gpu::Stage,
+        },
         duration: args.duration,
         messages: args.messages,
         buffer: args.buffer.saturating_mul(1 << 20),
