@@ -5,7 +5,8 @@
 PY_DIR := $(BUILD)/python/dlx
 PY_OBJ := $(call obj,$(wildcard python/src/*.c))
 PY_FILES := $(patsubst python/%,$(BUILD)/python/%, \
-    $(wildcard python/dlx/*.py python/dlx/*.pyi python/dlx/py.typed))
+    $(wildcard python/dlx/*.py python/dlx/*.pyi python/dlx/py.typed \
+        python/dlx/contrib/*.py python/dlx/contrib/*/*.py))
 PY_DAEMON := $(PY_DIR)/dlpackd $(PY_DIR)/dlpackd-keeper
 PY_LINKED := $(PY_DIR)/_dlx.abi3.so $(if $(PY_SHARED),,$(PY_DIR)/dlxctl)
 INTEROP = $(or $(INTEROP_PYTHON),$(BUILD_ROOT)/venv/bin/python)
@@ -13,7 +14,8 @@ NEED_INTEROP = @[ -n '$(INTEROP_PYTHON)' ] || tools/setup.sh --interop
 
 .PHONY: python python-shared check-python check-interop bench-python wheel wheel-check
 python: $(PY_LINKED) $(PY_DAEMON) $(PY_FILES) ## build the Python package in build/python
-	@rm -f $(filter-out $(PY_FILES),$(wildcard $(PY_DIR)/*.py)) # modules that have moved
+	@rm -f $(filter-out $(PY_FILES), \
+	    $(wildcard $(addprefix $(PY_DIR)/,*.py contrib/*.py contrib/*/*.py))) # that have moved
 
 check-python: ## the tests of the Python package alone
 	+@$(SUBMAKE) check T=check_python
@@ -32,9 +34,9 @@ check-interop: ## pass tensors between all frameworks that can be installed (lar
 	@PYTHONPATH='$(BUILD_ABS)/python' PYTHONDONTWRITEBYTECODE=1 \
 	    $(INTEROP) -m pytest -q -rs -p no:cacheprovider \
 	    $(addprefix python/tests/,test_examples.py test_loss.py test_strides.py test_suites.py \
-	    test_torch.py)
+	    test_torch.py test_contrib_torch.py test_weights.py)
 
-bench-python: ## dlx beside other packages (QUICK=1: under 60 s); build/bench-python.json
+bench-python: ## dlx beside other packages (QUICK=1: few rounds); build/bench-python.json
 	$(NEED_INTEROP)
 	+@$(SUBMAKE) python
 	@PYTHONPATH='$(BUILD_ABS)/python:python/tests/interop' \

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """dlx beside what Python programs use now, between two processes, on one machine: make bench-python
-(QUICK=1: under 60 s).
+(QUICK=1: few rounds).
 
 Blocking one-way latency: from just before the sender begins to send what lies ready until the
 receiver, which slept, has an array or tensor. The data are sent as soon as the receiver has said
@@ -266,6 +266,30 @@ def queue_rows(quick):
     ]
 
 
+def ray_objects_row(rounds):
+    def measure():
+        import ray_objects
+
+        ms = ray_objects.compare(rounds)
+        return {"value": ms["ours"] / ms["theirs"], **{f"{k}_ms": v for k, v in ms.items()}}
+
+    return "py_ray_64MiB_vs_store", 0.1, "ray", measure
+
+
+def torch_rows(quick):
+    """Those of dlx.contrib.torch and dlx.weights, which need PyTorch to be imported."""
+    try:
+        import torch_rows
+    except ImportError as e:
+        reason = str(e)
+
+        def skip():
+            raise ImportError(reason)
+
+        return [("py_torch", None, "numpy", skip)]
+    return torch_rows.rows(quick)
+
+
 def rows(quick):
     n, frame = (60, int(np.prod(FRAME))) if quick else (400, int(np.prod(FRAME)))
     total = 100_000_000 if quick else 1_000_000_000
@@ -284,11 +308,13 @@ def rows(quick):
         *both_paces("py_1080p_vs_torch_shared", 0.15, TorchShared, "torch", frame, n),
         *both_paces("py_1080p_vs_shm_pipe", 0.35, ShmPipe, "multiprocessing", frame, n),
         ("py_1080p_vs_ray", 0.01, "ray", ray_row),
+        ray_objects_row(5 if quick else 20),
         *both_paces("py_1080p_vs_iceoryx2", 0.5, Iceoryx2, "iceoryx2", frame, n),
         *both_paces("py_1080p_vs_zenoh", 0.5, Zenoh, "zenoh", frame, n),
         *both_paces("py_1KiB_vs_zmq", 0.7, Zmq, "zmq", 1024, n * 5, DlxSmall),
         ("py_statedict", 0.02, "torch", state),
         *queue_rows(quick),
+        *torch_rows(quick),
     ]
 
 

@@ -172,6 +172,28 @@ def test_a_recipe(daemon, tmp_path, name, says):
     assert re.fullmatch(says, "\n".join(lines)), lines
 
 
+@pytest.mark.parametrize(
+    "page, name, says",
+    [
+        ("pytorch.md", "feed.py", "epoch 0: 40 batches\nepoch 1: 40 batches"),
+        ("pytorch.md", "queues.py", "20 images through a queue"),
+        ("weights.md", "serve.py", r"(\w+: .*\n)*2 servers, 2 versions, one copy of each"),
+    ],
+)
+def test_a_program_for_pytorch(daemon, tmp_path, page, name, says):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    assert name in write_programs(page, tmp_path)
+    lines = end(start(tmp_path, name))
+    assert re.fullmatch(says, "\n".join(lines)), lines
+
+
+def test_the_program_for_nodes_passes_images(daemon, tmp_path):
+    assert write_programs("ros2.md", tmp_path) == ["images.py"]
+    lines = end(start(tmp_path, "images.py"))
+    assert lines == [f"camera_optical (480, 640, 3) {i}" for i in range(3)]
+
+
 def test_a_file_of_the_recorder_of_the_recipes_can_be_replayed(c, tmp_path):
     write_programs("recipes.md", tmp_path)
     (tmp_path / "files").mkdir()
