@@ -40,7 +40,7 @@ import wire  # noqa: E402
 QUICK = os.environ.get("QUICK", "") not in ("", "0")
 BUILD = pathlib.Path(os.environ.get("BUILD", "build")).resolve()
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-MINOR = 9
+MINOR = 10
 SCENES = {}  # name: (kind, function)
 
 
@@ -872,6 +872,64 @@ def list_gone(d):
     leave(sock)
 
 
+@scene("list_subscriptions")
+def list_many_subscriptions(d):
+    """None of them is served, and a pattern matches their topics slowly."""
+    c = d.client()
+    kept = c.subscriptions(["a" * 200] * some(2000))
+    for _ in range(20):
+        c.post("list_subscriptions", {1: "*a*a*a*b"})
+        c.post("list_subscriptions", {1: "**", 4: 1})
+        c.post("list_subscriptions", {1: "**", 2: "a" * 200, 3: 1 << 62})
+    c.settle()
+    return kept
+
+
+@scene("list_refusals")
+def list_many_refusals(d):
+    """As many as are kept, of topics that a pattern matches slowly."""
+    c = d.client()
+    topics = ["a" * 180 + str(i) for i in range(200)]
+    c.publishers(topics)
+    for topic in topics:
+        c.post("subscribe", {1: topic, 3: 1, 4: 1, 5: 1})
+    c.settle()
+    if not c.call("list_refusals").get(2):
+        raise OSError("nothing was refused, or little")
+    for _ in range(200):
+        c.post("list_refusals", {1: "*a*a*a*b"})
+        c.post("list_refusals", {2: 1 << 62})
+    c.settle()
+
+
+@scene("list_clients")
+def list_many_clients(d):
+    """Asked by one of thousands of connections."""
+    c = d.client()
+    others = [Client(d.greedy_path) for _ in range(some(3000))]
+    for _ in range(20):
+        c.post("list_clients")
+        c.post("list_clients", {1: 1 << 62})
+    c.settle()
+    leave(others)
+
+
+@scene("kick")
+def kick_many(d):
+    """All connections of a process at once, each with publishers and subscriptions."""
+    c = d.client()
+    others = [Client(d.greedy_path) for _ in range(some(500))]
+    kept = []
+    for i, x in enumerate(others):
+        x.publishers([f"kicked/{i}"] * 2)
+        kept += x.subscriptions([f"kicked/{i}"])
+    reply = c.call("kick", {2: os.getpid()})
+    if reply.get(1) != len(others):
+        raise OSError(f"{len(others)} connections, and {reply.fields} were kicked")
+    leave(others)
+    return kept
+
+
 @scene("list_links")
 def list_wide_links(d):
     """40 links of 4,096 hold words, listed by many connections at once."""
@@ -1069,20 +1127,26 @@ def main():
     missing = covered_kinds() - {kind for kind, _ in SCENES.values()}
     over = [f"no scene for {kind}" for kind in sorted(missing)]
     print(f"{'request':<20}{'scene':<38}{'turn, ms':>9}  answer, ms   (load {os.getloadavg()[0]})")
-    for name in o.only or SCENES:
+    tries = {name: [] for name in o.only or SCENES}
+    # A scene above its bar is tried again after all others: a machine may be slow for a while.
+    for name in list(tries) * o.tries:
         kind, function = SCENES[name]
-        tries = []
+        if tries[name] is None or (tries[name] and min(tries[name])[0] <= o.turn_ms):
+            continue
         try:
-            while len(tries) < o.tries and (not tries or min(tries)[0] > o.turn_ms):
-                tries.append(measure(o.daemon, function))
+            tries[name].append(measure(o.daemon, function))
         except OSError as e:
             over.append(f"{name} ({kind}): {e}")
             print(over[-1], flush=True)
+            tries[name] = None
             continue
-        turn, answer = min(tries)
-        more = f"   (of {', '.join(f'{t:.1f}' for t, _ in tries)})" if len(tries) > 1 else ""
+        turn, answer = min(tries[name])
+        all_turns = ", ".join(f"{t:.1f}" for t, _ in tries[name])
+        more = f"   (of {all_turns})" if len(tries[name]) > 1 else ""
         print(f"{kind:<20}{name:<38}{turn:9.2f}{answer:12.1f}{more}", flush=True)
-        if turn > o.turn_ms:
+    for name, measured in tries.items():
+        if measured and (turn := min(measured)[0]) > o.turn_ms:
+            kind = SCENES[name][0]
             over.append(f"{name} ({kind}): a turn of {turn:.1f} ms (bar {o.turn_ms} ms)")
     verdict = "bars exceeded:\n  " + "\n  ".join(over) if over else "all within the bar"
     print(f"\nturns: {verdict}")
