@@ -12,7 +12,7 @@ GRPC_PLUGIN := $(if $(wildcard /usr/include/grpcpp/grpcpp.h),$(shell command -v 
 PEERS := dlx socket $(if $(ICEORYX_H),iceoryx) $(if $(ZMQ_LIBS),zmq) $(if $(GRPC_PLUGIN),grpc)
 PEER_BIN := $(PEERS:%=$(BUILD)/bench/peers/%)
 
-.PHONY: bench bench-programs bench-check bench-gpu bench-gpu-programs bench-iceoryx2
+.PHONY: bench bench-programs bench-check bench-observed bench-gpu bench-gpu-programs bench-iceoryx2
 bench: ## build the benchmarks and run bench/run (QUICK=1; BENCH_ARGS)
 	@tools/setup.sh --bench
 	+@$(SUBMAKE) all bench-programs bench-iceoryx2
@@ -23,6 +23,10 @@ bench-programs: $(BENCH_BIN) $(PEER_BIN)
 bench-check: ## run every benchmark program for a moment: are its figures sane?
 	+@$(SUBMAKE) all bench-programs
 	@$(RUN_ENV) bench/selftest
+
+bench-observed: ## what `dlxctl top`, `serve` and a page cost (ROUNDS=15, TOPICS=5000)
+	+@$(SUBMAKE) all python bench-programs
+	@$(RUN_ENV) $(PYTHON) bench/observed '$(BUILD)' $(or $(ROUNDS),15) $(or $(TOPICS),5000)
 
 bench-gpu: ## benchmarks on a GPU; BENCH_ARGS=--standin tries them without one
 	+@$(SUBMAKE) bench-gpu-programs
