@@ -235,6 +235,6 @@ What is retained or latched outlives a daemon that is killed, and history alone 
   $ dlxctl echo latched --count 1 | cut -c 1-2
   #1
   $ dlxctl echo plain --history 1 --count 1 --timeout 1s
-  dlxctl echo: plain: no message within 1 s: 1 publisher attached
+  dlxctl echo: plain: no message within 1.00 s: 1 publisher attached
   [1]
   $ kill $latched $plain; wait $latched $plain
