@@ -128,10 +128,12 @@ def test_arrays_arrive_as_they_were_within_any_structure(c, two, place):
         return {"all": [place(self, x) for x in arrays], "n": len(arrays)}
 
     def describe(self, got):
-        return [(x.tolist(), x.dtype.str, x.shape) for x in got["all"]], got["n"]
+        strides = [x.strides for x in got["all"] if x.size]
+        return [(x.tolist(), x.dtype.str, x.shape) for x in got["all"]], strides, got["n"]
 
     got = ray.get(two[1].tell.remote(describe, two[0].call.remote(echo, ARRAYS)))
-    assert got == describe(None, {"all": ARRAYS, "n": len(ARRAYS)})
+    dense = [np.array(place(None, x), order="K") for x in ARRAYS]
+    assert got == describe(None, {"all": dense, "n": len(ARRAYS)})
     own = ray.get(two[0].call.remote(echo, ARRAYS))  # in this process
     assert describe(None, own) == got
 
@@ -146,9 +148,20 @@ def test_a_view_of_an_array_made_in_place_is_not_copied(c, two):
     for _ in range(2):
         a, b, other = ray.get(ref)
         assert np.array_equal(a, x[::-2, 5:50:3].T) and np.array_equal(b, x[1])
+        assert a.strides == x[::-2, 5:50:3].T.strides
         assert other.tolist() == [0, 1, 2]
         x[1, 8] = -1
         ray.get(two[0].tell.remote(write_later, (1, 8), -1))
+
+
+@needs_torch
+def test_an_ordinary_tensor_of_torch_keeps_the_order_of_its_dimensions(c, two):
+    nhwc = torch.arange(48.0).view(2, 2, 3, 4).to(memory_format=torch.channels_last)
+    tensors = [nhwc, nhwc[:, :, ::2], nhwc.permute(3, 1, 0, 2), torch.ones(3, 1).expand(3, 4)]
+    want = [(torch.empty_like(x).stride(), x.tolist()) for x in tensors]
+    assert want[0][0] == nhwc.stride() and want[2][0] == tensors[2].stride()
+    got = ray.get(two[0].call_torch.remote(lambda self: tensors))
+    assert [(x.stride(), x.tolist()) for x in got] == want
 
 
 @needs_torch
@@ -195,6 +208,39 @@ def test_an_array_of_objects_is_refused(c, two):
 def test_a_tensor_that_would_lose_something_is_refused(c, two):
     with pytest.raises(Exception, match="sparse"):
         ray.get(two[0].call_torch.remote(lambda self: torch.ones(3).to_sparse()))
+
+
+def test_a_payload_that_gets_memory_is_not_handed_to_another_thread(c, monkeypatch):
+    """Also if it is released once more just then, which a thread may do that was late."""
+    pool, payload_class, made = dlx.contrib.ray._pool(), dlx.contrib.ray._Payload, []
+    allocate = payload_class.allocate
+
+    def disturbed(self, size):
+        monkeypatch.setattr(payload_class, "allocate", allocate)
+        pool.release(self)
+        made.append(pool.allocate(size))
+        return allocate(self, size)
+
+    pool.allocate(5 * MIB)  # which is spare at once
+    monkeypatch.setattr(payload_class, "allocate", disturbed)
+    made.append(pool.allocate(5 * MIB))
+    (a, _), (b, _) = made
+    assert a is not b and a.address != b.address
+
+
+def test_a_payload_that_gets_no_memory_is_spare(c, monkeypatch):
+    pool = dlx.contrib.ray._pool()
+    payload, memory = pool.allocate(5 * MIB)
+    del memory
+    assert payload in pool._spare
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(payload.publisher.__class__, "empty", raise_memory_error)
+        pool.allocate(5 * MIB)
+    assert payload in pool._spare and payload not in pool._used
+
+
+def raise_memory_error(*_):
+    raise MemoryError
 
 
 def test_the_memory_of_an_object_that_is_gone_is_free(c, two):

@@ -73,6 +73,13 @@ class _NumPy:
         return x.__array_interface__["data"][0], x.strides
 
     @staticmethod
+    def dense_strides(x: Any) -> tuple[int, ...]:
+        import numpy as np
+
+        strides: tuple[int, ...] = np.empty_like(x, subok=False).strides
+        return strides
+
+    @staticmethod
     def view(memory: _Memory, offset: int, shape: Any, dtype: Any, strides: Any = None) -> Any:
         import numpy as np
 
@@ -100,6 +107,12 @@ class _Torch:
     def place(x: Any) -> tuple[int, tuple[int, ...]]:
         address = 0 if x.is_conj() or x.is_neg() else x.data_ptr()
         return address, tuple(step * x.itemsize for step in x.stride())
+
+    @staticmethod
+    def dense_strides(x: Any) -> tuple[int, ...]:
+        import torch
+
+        return tuple(step * x.itemsize for step in torch.empty_like(x, device="meta").stride())
 
     @staticmethod
     def view(memory: _Memory, offset: int, shape: Any, dtype: Any, strides: Any = None) -> Any:
@@ -226,12 +239,14 @@ class _Pool:
                 payload = _Payload(
                     self.connection.publisher(topic, depth=1, retain=1, retain_for="latched")
                 )
-            self._used.append(payload)
+        # In no list while it gets memory: another thread that releases it late finds nothing spare.
         try:
             return payload, payload.allocate(size)  # new memory takes 1 ms for each MiB
-        except BaseException:
-            self.release(payload)
-            raise
+        finally:
+            with self.locked():
+                self._used.append(payload)
+            if payload.memory is None:  # it got none
+                self.release(payload)
 
     def find(self, address: int) -> _Payload | None:
         with self.locked():
@@ -328,13 +343,13 @@ class DlxTransport(TensorTransportManager):
         places: list[tuple[_Payload, int, tuple[int, ...]]] = []
         end = 0
         for x, owner in zip(rdt_object, owners, strict=True):
-            address, strides = its.place(x)
             if owner is not None:
+                address, strides = its.place(x)
                 places.append((owner, address - owner.address, strides))
             elif copies is not None:
-                copy = its.view(memory, end, x.shape, x.dtype)
-                its.copy(copy, x)
-                places.append((copies, end, its.place(copy)[1]))
+                strides = its.dense_strides(x)
+                its.copy(its.view(memory, end, x.shape, x.dtype, strides), x)
+                places.append((copies, end, strides))
                 end += _aligned(x.nbytes)
         with pool.locked():
             payloads = {payload for payload, *_ in places}
