@@ -206,14 +206,19 @@ bool dlx__worker_sleeps_full(struct dlx_worker *worker)
     return is_full;
 }
 
+void dlx__worker_link_look(struct dlx_worker_link *claims)
+{
+    if (!claims->looks)
+        return;
+    claims->looks = false;
+    (void)dlx__claims_look(&claims->core, dlx__now_ns());
+}
+
 int dlx__worker_link_take(struct dlx_worker_link *claims, struct dlx_taken *ret, uint32_t n)
 {
     struct dlx_worker *worker = claims->worker;
     uint32_t room = room_of(worker);
-    if (claims->looks) {
-        claims->looks = false;
-        (void)dlx__claims_look(&claims->core, dlx__now_ns());
-    }
+    dlx__worker_link_look(claims);
     int got = dlx__claims_take(&claims->core, ret, DLX_MIN(n, room));
     worker->n_claimed += got > 0 ? (uint64_t)got : 0;
     if (got == DLX_E_TOO_MANY_HELD && room == 0)

@@ -84,6 +84,9 @@ struct dlx_worker_link *dlx__worker_link_free(struct dlx_worker_link *claims);
 /* Rings all workers of the group. Any thread. */
 void dlx__worker_link_ring(const struct dlx_worker_link *claims);
 
+/* Gives back what dead workers had, and what leases end, if it is time to look. */
+void dlx__worker_link_look(struct dlx_worker_link *claims);
+
 /* As dlx__reader_take(), for up to `n` messages, and no more than the worker may have. */
 int dlx__worker_link_take(struct dlx_worker_link *claims, struct dlx_taken *ret, uint32_t n);
 

@@ -78,6 +78,7 @@ void dlx__subscription_look_at_others(struct dlx_subscription *s)
 {
     for (uint32_t i = 0; s->worker && i < s->n_active; i++)
         s->active[i]->claims->looks = true;
+    s->heads.n = 0;
 }
 
 static void on_worker_timer(struct dlx_subscription *s)
@@ -90,6 +91,7 @@ static void on_worker_timer(struct dlx_subscription *s)
 static void on_group_bell(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
     link->claims->looks = true;
+    s->heads.n = 0;
     dlx__worker_set_timer(s->worker, LOOK_AGAIN_NS);
 }
 

@@ -302,6 +302,7 @@ void dlx__subscription_deactivate(struct dlx_subscription *s, struct dlx_subscri
     while (s->active[i] != link)
         i++;
     s->active[i] = s->active[--s->n_active];
+    s->heads.n = 0; /* another link has its place */
     link->is_active = false;
 }
 

@@ -82,8 +82,9 @@ static void pass_older(struct dlx_subscription *s, const struct dlx_subscriber_l
  *
  * The *head* of a link is the message that the next take of it would claim. A look at all links
  * lists their heads by age. A take claims the oldest head; then the next message of that link is
- * listed, if it was published before the look. When the list is empty, the next take looks again.
- * So a take of a busy queue looks at one link, however many publishers there are.
+ * listed, if it was published before the look. When the list is empty, the next take looks again,
+ * and so it does when a link ended, or others may have left messages. So a take of a busy queue
+ * looks at one link, however many publishers there are.
  */
 
 /* 0: the link has none. */
@@ -91,6 +92,7 @@ static uint64_t head_ns(const struct dlx_subscriber_link *link)
 {
     if (link->n_pending > 0)
         return link->pending[link->first_pending].words[0];
+    dlx__worker_link_look(link->claims);
     return dlx__claims_oldest_ns(&link->claims->core);
 }
 
@@ -134,7 +136,7 @@ static void list_head(struct dlx_heads *heads, struct dlx_subscriber_link *link,
 }
 
 /* It is the turn of the link with the oldest head; without one, of whose turn it is. `looks`: an
- * empty list takes a look at all links. */
+ * empty list takes a look at all links, once. */
 static void turn_to_oldest(struct dlx_subscription *s, bool looks)
 {
     struct dlx_heads *heads = &s->heads;
@@ -142,9 +144,12 @@ static void turn_to_oldest(struct dlx_subscription *s, bool looks)
         heads->n = 0;
         return;
     }
-    if (heads->n == 0 && looks)
-        list_heads(s);
-    while (heads->n > 0) {
+    while (heads->n > 0 || looks) {
+        if (heads->n == 0) {
+            list_heads(s);
+            looks = false;
+            continue;
+        }
         const struct dlx_head oldest = heads->list[--heads->n];
         if (oldest.at >= s->n_active || s->active[oldest.at] != oldest.link)
             continue; /* links came or went */

@@ -155,6 +155,42 @@ TEST(messages_of_several_publishers_begin_in_the_order_of_their_publication)
     dlx_test_stream_unref_publishers(p, PUBLISHERS);
 }
 
+/* The look lists the link of the one that left first, and another link gets its place. */
+TEST(a_publisher_that_leaves_does_not_change_the_order)
+{
+    enum { PUBLISHERS = 3 };
+    auto_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p[PUBLISHERS];
+    struct dlx_message *m[PUBLISHERS];
+    auto_subscription *s =
+        dlx_test_stream_subscribe(c, TOPIC, SUBSCRIBE(.group = "g", .max_held = 8));
+    for (int i = 0; i < PUBLISHERS; i++) {
+        p[i] = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
+        dlx_test_stream_publish(p[i], N, 1);
+    }
+    for (int i = 0; i < PUBLISHERS; i++)
+        m[i] = dlx_test_stream_next(s);
+    for (int leaves = 0; leaves < PUBLISHERS - 1; leaves++) {
+        uint64_t id = p[leaves]->id;
+        p[leaves] = dlx_publisher_unref(p[leaves]);
+        take_fails(s, SECOND / 20, DLX_E_TIMEOUT, ""); /* the worker has heard of the end */
+        for (int n = 0; n < 2 * PUBLISHERS; n++)
+            dlx_test_stream_publish(p[PUBLISHERS - 1 - n % (PUBLISHERS - 1 - leaves)], N, n);
+        for (int i = 0; i < PUBLISHERS; i++)
+            if (m[i] && dlx_message_publisher(m[i]) == id) {
+                ok(dlx_message_done(m[i]));
+                m[i] = dlx_message_unref(m[i]);
+            }
+        for (int n = 0; n < 2 * PUBLISHERS; n++) {
+            auto_message *next = dlx_test_stream_next(s);
+            dlx_test_stream_check(next, N, n);
+            ok(dlx_message_done(next));
+        }
+    }
+    dlx_test_stream_unref_messages(m, PUBLISHERS);
+    dlx_test_stream_unref_publishers(p, PUBLISHERS);
+}
+
 /* What was claimed of a publisher whose memory is yet to be announced comes, and is no message that
  * the worker keeps. */
 TEST(a_worker_takes_the_first_messages_of_many_publishers)
@@ -485,6 +521,48 @@ TEST(another_worker_takes_what_a_killed_one_had)
     dlx_queue_do(s, 1, 2);
     ck_assert_uint_lt(dlx__now_ns() - before, SECOND / 2); /* and not when it looks anyway */
     ok(dlx_publisher_drain(p, 0));
+}
+
+/* The worker never sleeps, and no message of the publisher is waiting that the killed one had. */
+TEST(another_worker_takes_what_a_killed_one_had_beside_a_busy_publisher)
+{
+    struct dlx_test_peer peer = dlx_test_peer_begin(dlx_queue_take_one);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *quiet = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
+    dlx_test_stream_publish(quiet, N, 1);
+    dlx_test_peer_hear(&peer);
+    auto_publisher *busy = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
+    auto_subscription *s = dlx_queue_worker(c);
+    take_fails(s, 0, DLX_E_EMPTY, "");
+    dlx_test_peer_kill(&peer);
+    const uint64_t until = dlx__now_ns() + (uint64_t)PATIENCE;
+    dlx_test_stream_publish(busy, N, 1);
+    for (bool is_back = false; !is_back;) {
+        dlx_test_stream_publish(busy, N, 1); /* one is always there */
+        auto_message *m = dlx_test_stream_next(s);
+        is_back = dlx_message_publisher(m) == quiet->id;
+        ok(dlx_message_done(m));
+        ck_assert_uint_lt(dlx__now_ns(), until);
+    }
+}
+
+/* Of the publishers that left, another worker has everything; the one that is there has nothing. */
+TEST(a_worker_sleeps_while_others_have_what_former_publishers_left)
+{
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *other =
+        dlx_test_stream_subscribe(c, TOPIC, SUBSCRIBE(.group = "g", .max_held = 2));
+    struct dlx_message *m[2];
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(m); i++) {
+        auto_publisher *former = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
+        dlx_test_stream_publish(former, N, 1);
+        m[i] = dlx_test_stream_next(other);
+    }
+    auto_publisher *idle = dlx_test_stream_publisher(c, TOPIC, PUBLISHER(GROUPS));
+    auto_subscription *s = dlx_queue_worker(c);
+    take_fails(s, SECOND / 5, DLX_E_TIMEOUT, "");
+    ck_assert_uint_gt(dlx_test_stream_subscription_stats(s).sleeps, 0);
+    dlx_test_stream_unref_messages(m, DLX_ARRAY_SIZE(m));
 }
 
 TEST(a_worker_that_comes_takes_what_the_last_one_had_when_it_was_killed)
