@@ -106,7 +106,8 @@ static int ask_publishers(struct board_ask *a)
     bool first = a->board.look_ns == 0, same = !first;
     bool all = a->share == 0 || first || begin >= a->next_all_ns;
     int code = all ? 0 : ask_watched(a, &same);
-    if (code == 0 && (all || !same)) {
+    a->was_of_all = all || !same;
+    if (code == 0 && a->was_of_all) {
         code = ask_all(a, same);
         code = code == 0 ? ask_unserved(a) : code;
         /* rates need a second one */
@@ -116,7 +117,7 @@ static int ask_publishers(struct board_ask *a)
         code = board_end(&a->board);
     if (code < 0)
         board_abandon(&a->board);
-    else if ((all || !same) && !a->topic)
+    else if (a->was_of_all && !a->topic)
         count_hidden(a);
     return code;
 }

@@ -26,7 +26,7 @@
 #define ANSWERS_NS         INT64_C(100000000)
 #define DEFAULT_PICTURE_HZ 2.0
 
-enum { DEFAULT_TOPICS = 1000, MAX_TOPICS = 100000, SHARE = 20 };
+enum { DEFAULT_TOPICS = 1000, MAX_TOPICS = 100000 };
 /* Topics that a page gets, if it does not say, and at most. */
 enum { PAGE_TOPICS = 50, PAGE_TOPICS_MAX = 1000 };
 
@@ -116,7 +116,7 @@ static int look(struct serve *s)
     if (code == 0)
         code = ask_for_quotas(s);
     if (code == 0)
-        code = serve_page_ask(&s->page, s->cli->client, wait_now());
+        code = serve_page_ask(&s->page, s->cli->client, wait_now(), s->ask.was_of_all);
     if (code == 0)
         metrics_name_topics(&s->metrics);
     return code;
@@ -354,7 +354,7 @@ int cmd_serve(struct cli *cli, int argc, char **argv)
 
     if (cli_parse(cli, &line, argc, argv, &s) != CLI_OK)
         return CLI_FAILURE;
-    s.ask.share = SHARE;
+    s.ask.share = BOARD_ASK_SHARE;
     s.metrics.board = &s.ask.board;
     s.metrics.daemon = &s.ask.daemon;
     s.metrics.n_topics_max = s.n_topics_max;

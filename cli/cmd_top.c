@@ -13,9 +13,6 @@
 #include <unistd.h>
 
 #define INTERVAL_DEFAULT_NS INT64_C(1000000000)
-/* The list of 5,000 publishers costs this program 10 ms and the daemon 20 ms of CPU time: so it is
- * 0.25 % of the daemon's. */
-#define SHARE 800
 
 struct top_args {
     const char *topic, *sort;
@@ -244,7 +241,7 @@ int cmd_top(struct cli *cli, int argc, char **argv)
     if (args.once || cli->json) {
         status = top_print(cli, &args, &s.ask, &s.top.view);
     } else {
-        s.ask.share = SHARE;
+        s.ask.share = BOARD_ASK_SHARE;
         status =
             screen_open(&e) < 0 ? cli_report(cli, NULL, "%s", e.text) : top_run(cli, &args, &s);
     }

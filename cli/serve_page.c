@@ -101,14 +101,15 @@ static bool is_open(const struct serve_page *p, int64_t now_ns)
     return p->asked_ns > 0 && now_ns - p->asked_ns < PAGE_GONE_NS;
 }
 
-int serve_page_ask(struct serve_page *p, struct dlx_client *client, int64_t now_ns)
+int serve_page_ask(struct serve_page *p, struct dlx_client *client, int64_t now_ns, bool all)
 {
+    const bool has_page = is_open(p, now_ns), keeps = has_page && p->has_unserved && !all;
     struct refusals refusals = {.array = json_array(), .now_ns = now_ns};
-    json_t *unserved = json_array();
+    json_t *unserved = keeps ? json_incref(p->unserved) : json_array();
     int code = unserved && refusals.array ? 0 : DLX_E_NO_MEMORY;
-    if (code == 0 && is_open(p, now_ns))
+    if (code == 0 && has_page && !keeps)
         code = dlx_list_subscriptions(client, NULL, true, add_unserved, unserved);
-    if (code == 0 && is_open(p, now_ns))
+    if (code == 0 && has_page)
         code = dlx_list_refusals(client, NULL, page_add_refusal, &refusals);
     if (code == DLX_E_VERSION) /* the daemon is older than protocol 2.10, and lists neither */
         code = 0;
@@ -121,6 +122,7 @@ int serve_page_ask(struct serve_page *p, struct dlx_client *client, int64_t now_
     json_decref(p->refusals);
     p->unserved = unserved;
     p->refusals = refusals.array;
+    p->has_unserved = has_page;
     return 0;
 }
 

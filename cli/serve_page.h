@@ -21,6 +21,7 @@ struct serve_page {
 
     struct board_view view;
     json_t *unserved; /**< subscriptions that no publisher serves, some of them */
+    bool has_unserved;
     json_t *refusals; /**< the latest ones, the newest last */
     int64_t asked_ns; /**< when a page asked for figures last; 0: none has */
 };
@@ -41,9 +42,10 @@ const char *serve_page_file(const char *path, const char **ret_type);
  *  much cost. */
 void serve_page_watch(struct serve_page *p, int64_t now_ns);
 
-/** After a look, while there are pages: asks for what only they show. Returns 0 or a negative code
- *  of libdlx. */
-int serve_page_ask(struct serve_page *p, struct dlx_client *client, int64_t now_ns);
+/** After a look, while there are pages: asks for what only they show. What takes as long as a list
+ *  of all topics is asked for if the look was at `all` of them. Returns 0 or a negative code of
+ *  libdlx. */
+int serve_page_ask(struct serve_page *p, struct dlx_client *client, int64_t now_ns, bool all);
 
 /** The figures, as JSON that the caller frees. NULL: out of memory. */
 char *serve_page_state(struct serve_page *p, const struct serve_page_query *query, int64_t now_ns,
