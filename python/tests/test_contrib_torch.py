@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queue, Batches and publish_batches of dlx.contrib.torch."""
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -439,7 +440,7 @@ def test_a_killed_loader_is_named(daemon, group):
 
 
 @pytest.mark.parametrize("group", ["trainers", None])
-def test_a_loader_that_fails_is_told_to_all_trainers(daemon, group):
+def test_a_loader_that_fails_is_told_to_all_trainers(c, group):
     def batches():
         yield torch.ones(1)
         raise OSError("no such image")
@@ -454,9 +455,40 @@ def test_a_loader_that_fails_is_told_to_all_trainers(daemon, group):
             list(Batches("batches/0", group=group, timeout=PATIENCE))
 
     in_threads(load, train, train)
+    # A trainer may look hours later, when it has done its batch.
+    assert c.get("batches/0/0/failed").qos.retain_for >= 12 * 3600
     # The next run of the epoch does not hear of it.
     _, (got,) = in_threads(publish(numbers(0, 3), group=group), epochs(group=group))
     assert flat(got) == [0, 1, 2]
+
+
+def test_a_loader_that_fails_is_told_while_another_goes_on(c):
+    def batches():
+        yield torch.ones(1)
+        raise OSError("no such image")
+
+    def load():
+        with pytest.raises(OSError):
+            publish_batches(batches(), "batches/0", timeout=PATIENCE)
+        failed.set()
+
+    def other():
+        with c.publisher("batches/1/0", groups=["trainers"]) as pub:
+            assert failed.wait(PATIENCE)
+            while not told.is_set():
+                with contextlib.suppress(dlx.Timeout):
+                    pub.publish({"batch": torch.zeros(1)}, timeout=0.01)
+
+    def train():
+        try:
+            with pytest.raises(RuntimeError, match="OSError: no such image"):
+                for i, _ in enumerate(Batches("batches/*", loaders=2, timeout=PATIENCE)):
+                    assert i < 10_000, "loader 0 failed, and the epoch goes on"
+        finally:
+            told.set()
+
+    failed, told = threading.Event(), threading.Event()
+    in_threads(load, other, train)
 
 
 def train_and_die(topic):

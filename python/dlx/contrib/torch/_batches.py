@@ -18,7 +18,7 @@ import dlx
 from ._memory import Memory
 
 GROUP = "trainers"
-_FAILURE_S = 60  # how long trainers can read why a loader failed
+_FAILURE_S = 86_400  # how long trainers can read why a loader failed
 
 
 class Published(NamedTuple):
@@ -216,27 +216,28 @@ class Batches(IterableDataset[Any]):
             "batches of it"
         )
 
-    def _check(self, sub: dlx.Subscription, seen: set[int], n: int) -> None:
-        """Raises what has gone wrong, and adds to `seen` the publishers that there were."""
+    def _check(self, c: dlx.Connection, sub: dlx.Subscription, n: int) -> None:
+        """Raises what has gone wrong."""
         for event in sub.events():
-            seen.add(event.publisher)
+            if event.kind == "left":
+                self._check_end(c, event, n)
             if event.kind == "lost":
                 reason = f": {event.reason}" if event.reason else ""
                 raise self._failed(f"the loader with pid {event.pid} died{reason}", n)
             if event.kind in ("dead_letter", "unseen"):
                 raise self._failed(event.reason, n)
 
-    def _check_end(self, c: dlx.Connection, seen: set[int], n: int) -> None:
-        """Raises what a loader has said that failed."""
+    def _check_end(self, c: dlx.Connection, left: dlx.Event, n: int) -> None:
+        """Raises what the loader that left has said if it failed."""
         try:
-            said = c.get(f"{self._name()}/failed").meta
+            said = c.get(f"{left.topic}/failed").meta
         except dlx.Timeout:  # there is none
             return
-        if said["publisher"] in seen:
+        if said["publisher"] == left.publisher:  # not one of an earlier run
             raise self._failed(said["text"], n)
 
     def __iter__(self) -> Iterator[Any]:
-        n, seen = 0, set[int]()
+        n = 0
         with (
             dlx.connect(self.socket) as c,
             c.subscribe(
@@ -263,9 +264,8 @@ class Batches(IterableDataset[Any]):
                     else:
                         n += 1
                         yield _map(_tensor, message["batch"])
-                self._check(sub, seen, n)
-            self._check(sub, seen, n)
-            self._check_end(c, seen, n)
+                self._check(c, sub, n)
+            self._check(c, sub, n)
             if self.group is None and n_ended < self.loaders:
                 raise self._failed("a loader had ended it before this trainer came", n)
         self.epoch += 1
