@@ -491,6 +491,22 @@ def test_a_loader_that_fails_is_told_while_another_goes_on(c):
     in_threads(load, other, train)
 
 
+@pytest.mark.parametrize("group", ["trainers", None])
+def test_a_loader_that_waits_in_vain_is_told_to_the_trainers_that_came(c, group):
+    def load():
+        with c.observe("batches/0/0", kinds="subscriptions") as observer:
+            next(change for change in observer if change.kind == "subscription")
+        with pytest.raises(dlx.Timeout):
+            publish_batches([1], "batches/0", trainers=2, group=group, timeout=2)
+
+    def train():
+        words = f"epoch 0 of batches/0 is not complete: .* pid {os.getpid()} failed: Timeout: "
+        with pytest.raises(RuntimeError, match=words):
+            list(Batches("batches/0", group=group, timeout=PATIENCE))
+
+    in_threads(load, train)
+
+
 def train_and_die(topic):
     for _ in Batches(topic, timeout=PATIENCE):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -538,7 +554,8 @@ def test_a_trainer_that_begins_too_late_for_an_epoch_says_so(c):
         join.join()
 
     def n_links():
-        return len(c.links(c.publishers("batches/0/0")[0]["publisher"])) == 2
+        links = c.links(c.publishers("batches/0/0")[0]["publisher"])
+        return sum(not link["joining"] for link in links) == 2
 
     came = []
     in_threads(publish(batches(), group=None), epochs(group=None), late)

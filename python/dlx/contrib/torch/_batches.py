@@ -120,8 +120,8 @@ def publish_batches(
                 require=1 if group is None else 0,
                 groups=() if group is None else [group],
             ) as pub:
-                pub.wait(max(trainers - len(done.lost), 1), timeout)
                 try:
+                    pub.wait(max(trainers - len(done.lost), 1), timeout)
                     n = _publish(loader, pub)
                     if group is None:
                         pub.publish(torch.empty(0), meta={"batches": n})  # which all trainers get
