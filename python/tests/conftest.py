@@ -293,6 +293,16 @@ def count_fds():
     return len(os.listdir("/proc/self/fd"))
 
 
+def mapping(address):
+    """The line of /proc/self/maps with this address."""
+    with open("/proc/self/maps", encoding="utf-8") as f:
+        for line in f:
+            first, last = (int(x, 16) for x in line.split()[0].split("-"))
+            if first <= address < last:
+                return line
+    raise AssertionError("not mapped")
+
+
 def count_maps():
     with open("/proc/self/maps", encoding="ascii", errors="replace") as f:
         return sum(1 for _ in f)

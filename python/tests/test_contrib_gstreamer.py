@@ -6,7 +6,7 @@ import re
 import dlx
 import numpy as np
 import pytest
-from conftest import PATIENCE, until
+from conftest import PATIENCE, mapping, until
 from test_guide import end, start, write_programs
 
 MISSING = "GStreamer is not installed for this Python (tools/setup.sh --connectors)"
@@ -134,16 +134,6 @@ def address(sample):
     buffer = sample.get_buffer()
     with buffer.map(Gst.MapFlags.READ) as mapped:
         return np.frombuffer(mapped.data, np.uint8).ctypes.data
-
-
-def mapping(address):
-    """The line of /proc/self/maps with this address."""
-    with open("/proc/self/maps", encoding="utf-8") as f:
-        for line in f:
-            first, last = (int(x, 16) for x in line.split()[0].split("-"))
-            if first <= address < last:
-                return line
-    raise AssertionError("not mapped")
 
 
 def publish(pub, value=0, caps=RGB, shape=(2, 4, 3), **meta):

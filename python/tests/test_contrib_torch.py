@@ -12,7 +12,7 @@ import threading
 
 import dlx
 import pytest
-from conftest import PATIENCE, run_threads, until
+from conftest import PATIENCE, mapping, run_threads, until
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from dlx.contrib.torch import Batches, Published, Queue, publish_batches  # noqa: E402
@@ -142,7 +142,9 @@ def test_without_private_a_received_tensor_is_the_shared_memory(daemon):
     q = Queue(private=False)
     q.put(q.new_empty(LARGE).fill_(2))
     x = q.get(timeout=PATIENCE)
-    assert (x == 2).all() and not dlx.tensor(x).readonly  # PyTorch does not know that it is
+    assert (x == 2).all()
+    line = mapping(x.data_ptr())
+    assert line.split()[1].startswith("r--s") and "memfd" in line, line
 
 
 def test_put_refuses_items_that_cannot_be_passed(q):
