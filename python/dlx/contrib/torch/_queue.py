@@ -95,11 +95,12 @@ class _Ends:
                 handle.close()
 
 
-def _drop(topic: str, socket: str) -> None:
-    """Frees what processes that have ended have put, and no process has got."""
+def _drop(settings: _Settings, ends: _Ends) -> None:
+    """Frees what this process, and others that have ended, have put, and no process has got."""
     with contextlib.suppress(dlx.Error):  # or the daemon has ended, and the items with it
-        with dlx.connect(socket) as c:
-            c.drop_queue(topic)
+        ends.close()  # only what a publisher has left can be dropped
+        with dlx.connect(settings.socket) as c:
+            c.drop_queue(settings.topic)
 
 
 def _until(block: bool, timeout: float | None) -> float:
@@ -152,7 +153,7 @@ class Queue:
             key=os.urandom(_DIGEST),
         )
         self._ends = _Ends(self._settings, c)
-        util.Finalize(self, _drop, (self._settings.topic, self._settings.socket), exitpriority=-100)
+        util.Finalize(self, _drop, (self._settings, self._ends), exitpriority=-100)
 
     def __getstate__(self) -> _Settings:
         return self._settings
