@@ -528,6 +528,35 @@ def test_the_batch_of_a_killed_trainer_goes_to_another_one(daemon):
     end(killed, -signal.SIGKILL)
 
 
+def test_trainers_may_be_slow_as_long_as_they_go_on(daemon):
+    timeout, n = 2, 12
+
+    def train():
+        for batch in Batches("batches/0", timeout=PATIENCE):
+            threading.Event().wait(1.5 * timeout / n)  # the work
+            got.append(batch)
+
+    got = []
+    done, _ = in_threads(
+        lambda: publish_batches(numbers(0, n), "batches/0", depth=n, timeout=timeout), train
+    )
+    assert done == Published(n, []) and len(got) == n
+
+
+def test_a_trainer_that_stands_still_is_a_timeout(c):
+    with c.subscribe("batches/0/0", group="trainers", timeout=PATIENCE, stay=True) as sub:
+
+        def train():
+            sub.take().done()
+            return sub.take()  # and no more
+
+        def load():
+            with pytest.raises(dlx.Timeout, match="batches/0/0"):
+                publish_batches(numbers(0, 3), "batches/0", timeout=2)
+
+        in_threads(load, train)
+
+
 def test_a_batch_that_was_not_finished_goes_to_another_trainer(daemon):
     def train():
         for _ in Batches("batches/0", timeout=PATIENCE):

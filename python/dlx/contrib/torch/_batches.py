@@ -95,7 +95,8 @@ def publish_batches(
     trainers     how many trainers an epoch waits for before it begins, less those that died: all
                  of them see its end
     depth        how many batches may wait
-    timeout      seconds to wait for trainers (dlx.Timeout); None: without a limit
+    timeout      seconds to wait for trainers, and from one batch that they have done to the next
+                 (dlx.Timeout); None: without a limit
     socket       path of the daemon's socket; None: as for dlx.connect()
 
     Raises ValueError (the topic has a loader), dlx.Timeout, what the loader raises, and what
@@ -125,8 +126,8 @@ def publish_batches(
                     n = _publish(loader, pub)
                     if group is None:
                         pub.publish(torch.empty(0), meta={"batches": n})  # which all trainers get
-                    elif epoch == first_epoch + epochs - 1:
-                        pub.drain(timeout)
+                    else:
+                        _drain(c, pub, timeout)
                 except BaseException as e:
                     _tell(c, pub, e)
                     raise
@@ -142,6 +143,23 @@ def _publish(loader: Any, pub: dlx.Publisher) -> int:
         pub.publish(message, meta={"batch": n}, share=packer.shares)
         n += 1
     return n
+
+
+def _drain(c: dlx.Connection, pub: dlx.Publisher, timeout: float | None) -> None:
+    """Waits until all batches are done, with at most `timeout` seconds from one to the next."""
+
+    def count() -> int:
+        n: int = sum(x["done"] for x in c.groups(pub.topic) if x["publisher"] == pub.id)
+        return n
+
+    n_done = count()
+    while True:
+        try:
+            return pub.drain(timeout)
+        except dlx.Timeout:
+            before, n_done = n_done, count()
+            if n_done == before:
+                raise
 
 
 def _tell(c: dlx.Connection, pub: dlx.Publisher, error: BaseException) -> None:
