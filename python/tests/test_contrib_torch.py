@@ -61,6 +61,7 @@ def end(processes, codes=0):
 
 # -- Queue: items ----------------------------------------------------------------------------------
 
+_BUFFER = torch.arange(1000.0)
 ITEMS = {
     "no tensor": {"a": [1, 2.5, None, "x"], "b": (b"y", {3})},
     "tensor": torch.arange(6.0).view(2, 3),
@@ -72,6 +73,8 @@ ITEMS = {
     "scalar": torch.tensor(7),
     "empty": (torch.empty(0), torch.empty((0, 3), dtype=torch.int64)),
     "part": torch.arange(1000.0)[100:200:3],
+    "empty part before": (_BUFFER[:0], _BUFFER[500:], _BUFFER[1000:]),
+    "empty part after": (_BUFFER[:500], _BUFFER[600:600], _BUFFER[1000:]),
     "transposed": torch.arange(6.0).view(2, 3).t(),
     "parameter": torch.nn.Parameter(torch.ones(2)),
     "integer parameter": torch.nn.Parameter(torch.ones(2, dtype=torch.int64), requires_grad=False),
@@ -295,6 +298,18 @@ def test_an_item_that_cannot_be_opened_is_given_back(q, monkeypatch):
         with pytest.raises(OSError, match="too many open files"):
             q.get(timeout=PATIENCE)
     assert torch.equal(q.get(timeout=PATIENCE), torch.ones(3)) and q.empty()
+
+
+class Lost:
+    def __reduce__(self):
+        return int, ("x",)  # which raises ValueError
+
+
+def test_an_item_that_cannot_be_loaded_is_named(q):
+    q.put(Lost())
+    with pytest.raises(ValueError) as e:
+        q.get(timeout=PATIENCE)
+    assert e.value.__notes__ == [f"{q!r}: message 1 of {q._settings.topic} is lost by this"]
 
 
 # -- Batches ---------------------------------------------------------------------------------------

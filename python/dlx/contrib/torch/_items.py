@@ -117,7 +117,8 @@ def _make(storage: torch.UntypedStorage, begin: int, dtype: torch.dtype | None, 
         return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
     first, shape, strides, requires_grad, is_parameter = how
     t = torch.empty(0, dtype=dtype)
-    t.set_(storage, first - begin // t.itemsize, shape, strides)
+    # An empty tensor may begin before the part that was sent.
+    t.set_(storage, max(first - begin // t.itemsize, 0), shape, strides)
     if is_parameter:
         return torch.nn.Parameter(t, requires_grad)
     return t.requires_grad_() if requires_grad else t

@@ -231,7 +231,11 @@ class Queue:
                 )
         file = io.BytesIO(data[_DIGEST:])
         begins, recipes = pickle.load(file)
-        return Unpickler(file, list(zip(storages, begins, strict=True)), recipes).load()
+        try:
+            return Unpickler(file, list(zip(storages, begins, strict=True)), recipes).load()
+        except Exception as e:
+            e.add_note(f"{self!r}: message {message.seq} of {message.topic} is lost by this")
+            raise
 
     def _digest(self, data: bytes) -> bytes:
         return hashlib.blake2b(data, digest_size=_DIGEST, key=self._settings.key).digest()
