@@ -189,6 +189,25 @@ def test_a_full_queue_raises_full(daemon):
     assert [q.get(timeout=PATIENCE) for _ in range(2)] == [2, 3] and q.empty()
 
 
+def test_put_waits_for_another_thread_that_is_in_it_while_there_is_room(daemon):
+    def full():
+        looked.set()
+        return full_of_queue()
+
+    q = Queue(2)
+    full_of_queue, q.full = q.full, full
+    lock = q._ends.put_lock
+    for put in (q.put_nowait, lambda x: q.put(x, timeout=0.01)):
+        looked, thread = threading.Event(), threading.Thread(target=put, args=(1,))
+        with lock:  # as another thread in the middle of put()
+            thread.start()
+            until(lambda: looked.is_set() or not thread.is_alive(), "its look for room")
+        thread.join(PATIENCE)
+    assert q.qsize() == 2
+    with lock, pytest.raises(queue.Full):
+        q.put_nowait(3)
+
+
 def test_a_closed_queue_neither_puts_nor_gets_and_what_was_put_stays(q):
     other = pickle.loads(pickle.dumps(q))
     other.put(torch.ones(3))

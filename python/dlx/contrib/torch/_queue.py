@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import util
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from ._memory import Memory
 _GROUP = "get"
 _MOST = 4096  # messages of a publisher that may wait, and that a process may hold
 _DIGEST = 16  # bytes
+_LOOK_S = 0.01  # how often put() looks for room while another thread is in it, after its time
 _KEPT_S = 86_400  # how long items stay that a process has put which has ended
 
 
@@ -114,10 +115,19 @@ def _left(until: float) -> float | None:
 
 
 @contextlib.contextmanager
-def _held(lock: threading.Lock, until: float, failure: type[Exception]) -> Iterator[None]:
+def _held(
+    lock: threading.Lock,
+    until: float,
+    failure: type[Exception],
+    is_so: Callable[[], bool] = lambda: True,
+) -> Iterator[None]:
+    """Has the lock; raises `failure` if another thread has it past the time, and it is so."""
     left = _left(until)
-    if not lock.acquire(timeout=-1 if left is None else left):
-        raise failure
+    wait = -1 if left is None else left
+    while not lock.acquire(timeout=wait):
+        if is_so():
+            raise failure
+        wait = _LOOK_S
     try:
         yield
     finally:
@@ -195,7 +205,7 @@ class Queue:
             begins.append(part.begin() if own is None else 0)
             tensors.append(part.tensor() if own is None else own)
         data = pickle.dumps((begins, pickler.recipes)) + file.getbuffer()
-        with _held(ends.put_lock, until, queue.Full):
+        with _held(ends.put_lock, until, queue.Full, self.full):
             try:
                 publisher.publish(
                     [self._digest(data) + data, *tensors], share=True, timeout=_left(until)
