@@ -14,7 +14,8 @@ gi = pytest.importorskip("gi", reason=MISSING)
 try:
     gi.require_version("Gst", "1.0")
     gi.require_version("GstApp", "1.0")
-    from gi.repository import Gst, GstApp
+    gi.require_version("GstVideo", "1.0")
+    from gi.repository import Gst, GstApp, GstVideo
 except (ImportError, ValueError):
     pytest.skip(MISSING, allow_module_level=True)
 if not hasattr(Gst.MapInfo, "__enter__"):
@@ -255,6 +256,30 @@ def test_a_buffer_that_is_shorter_than_its_caps_say_is_an_error(daemon, launch):
         buffer = Gst.Buffer.new_wrapped(bytes(23))
         there["feed"].push_sample(Gst.Sample.new(buffer, Gst.Caps.from_string(RGB), None, None))
         assert "has 23 bytes, and needs 24" in there.ended()
+
+
+@pytest.mark.parametrize("name", ["NV12", "I420"])
+@pytest.mark.parametrize("moved", [None, "offset", "stride"])
+def test_planes_that_lie_elsewhere_than_their_caps_say_are_an_error(daemon, launch, name, moved):
+    caps = Gst.Caps.from_string(f"video/x-raw,format={name},width=320,height=240,framerate=5/1")
+    info = GstVideo.VideoInfo.new_from_caps(caps)
+    lies = {"offset": list(info.offset), "stride": list(info.stride)}
+    if moved:
+        lies[moved][1] += 320 * 16  # as of a decoder that codes 256 rows
+    there = launch("appsrc name=feed format=time ! appsink name=out sync=false")
+    with DlxSink(there["out"], "cam"):
+        there.play()
+        buffer = Gst.Buffer.new_wrapped(bytes(320 * 256 * 2))
+        GstVideo.buffer_add_video_meta_full(
+            buffer,
+            GstVideo.VideoFrameFlags.NONE,
+            info.finfo.format,
+            *(320, 240, info.finfo.n_planes, *lies.values()),
+        )
+        there["feed"].push_sample(Gst.Sample.new(buffer, caps, None, None))
+        there["feed"].end_of_stream()
+        error = there.ended()
+        assert "planes in places of their own" in error if moved else error is None
 
 
 def test_closing_ends_what_waits(daemon, launch):

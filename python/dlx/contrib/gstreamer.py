@@ -78,10 +78,16 @@ class _Layout:
                     f"a buffer of {self.meta['caps']} has {len(data)} bytes, and needs {n}"
                 )
             return np.ndarray(self.shape, np.uint8, data, offset, (pitch, self.shape[2], 1))
-        if video and list(video.stride) != list(self.info.stride):
+        if video and any(
+            list(theirs)[: video.n_planes] != list(usual)[: video.n_planes]
+            for theirs, usual in [
+                (video.stride, self.info.stride),
+                (video.offset, self.info.offset),
+            ]
+        ):
             raise ValueError(
-                f"a buffer of {self.meta['caps']} has rows of its own length: put `videoconvert`, "
-                "or a format of one plane, before the appsink"
+                f"a buffer of {self.meta['caps']} has rows of its own length, or planes in places "
+                "of their own: put `videoconvert`, or a format of one plane, before the appsink"
             )
         return np.frombuffer(data, np.uint8)
 
