@@ -266,7 +266,7 @@ pub struct Inlet {
     is_large: bool,
     /// A frame has come.
     pub is_used: bool,
-    /// How often the other side said that it has sent more, since the last byte came.
+    /// How often the other side said that it has sent more, since a byte or a frame has come.
     pub unheard: u32,
 }
 
@@ -300,6 +300,7 @@ impl Inlet {
                     self.ahead.start += 8 + header.len();
                     self.is_large = body >= READ;
                     self.is_used = true;
+                    self.unheard = 0;
                     return Ok((header, body));
                 }
             }
@@ -564,4 +565,29 @@ fn own_addresses() -> io::Result<Vec<IpAddr>> {
     // SAFETY: the list is not used any more.
     unsafe { libc::freeifaddrs(first) };
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As a slow subscriber takes small messages, which were read ahead.
+    #[test]
+    fn a_frame_that_was_read_ahead_is_a_sign_of_life() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (other, _) = listener.accept().unwrap();
+        let open = |tcp| Stream::new(tcp, None).unwrap().open().unwrap();
+        let (mut outlet, mut inlet) = (Outlet::new(open(one)), Inlet::new(open(other)));
+        (0..2).for_each(|i| outlet.push(&[i], Vec::new()));
+        assert!(outlet.flush().unwrap());
+        let mut next = || loop {
+            match inlet.header() {
+                Err(e) if e.kind() == ErrorKind::WouldBlock => thread::yield_now(),
+                header => break (header.unwrap().0, std::mem::replace(&mut inlet.unheard, 5)),
+            }
+        };
+        assert_eq!(next(), (vec![0], 0));
+        assert_eq!(next(), (vec![1], 0));
+    }
 }

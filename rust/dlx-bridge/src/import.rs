@@ -308,6 +308,8 @@ impl Import {
     fn want(&mut self, close: bool) {
         let ledger = &self.ledger;
         let want = self.receiver.want(close, || ledger.positions());
+        // A stream may be dead without a word; then the other side hears of this one by zenoh.
+        let repeats = self.told.elapsed() >= REPEAT;
         self.told = Instant::now();
         let reach = match &self.pass {
             _ if self.outlet.is_some() => Reach::Stream,
@@ -325,7 +327,7 @@ impl Import {
             outlet.push(&frame, Vec::new());
             let _ = outlet.flush();
         }
-        if begin || close || self.outlet.is_none() {
+        if begin || close || repeats || self.outlet.is_none() {
             self.shared.ways.path.send(&self.host, true, frame, Vec::new());
         }
     }
@@ -499,6 +501,7 @@ impl Import {
             Frame::Want(..) => None, // those go elsewhere
             Frame::Reset(generation) => {
                 if generation == self.receiver.generation() {
+                    self.take_stream(None); // at the other side it is broken, or none is known
                     self.restart();
                 }
                 None

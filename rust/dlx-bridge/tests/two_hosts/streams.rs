@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Streams of their own, beside zenoh: who may open them, what they carry, and how they end.
 
+use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -113,6 +114,33 @@ fn streams_may_fall_silent() {
                 .all(|topic| base.metric("direct", "import", "robot", topic) == 0)
         });
     });
+    drop((robot, base, link));
+}
+
+/// The robot forgets a base that stood still, which is not told by the stream between them.
+#[test]
+#[ignore = "needs root: make check-bridge"]
+fn idle_topics_outlive_a_stream_that_fell_silent() {
+    let (mut robot, base, link) = robot_and_base_apart();
+    let file = robot.path("bridge.toml");
+    fs::write(&file, "hold = 2\n[[export]]\ntopics = '**'\n").unwrap();
+    robot.replace_options(&[], &["--config", file.to_str().unwrap()]);
+    robot.restart_bridge();
+    let numbers = publisher(&robot.connect(), "numbers", OnFull::Block);
+    let subscription = subscriber(&base.connect(), "robot/numbers", true);
+    numbers.wait(1, PATIENCE).unwrap();
+    publish(&numbers, 1);
+    assert_eq!(take(&subscription), 1);
+    wait_until("it goes by a stream", || base.metric("direct", "import", "robot", "numbers") == 1);
+    link.silence_streams();
+    base.signal_bridge(libc::SIGSTOP);
+    wait_until("its flow ends", || {
+        robot.read("bridge").contains("base was not heard of for 2 s (hold)")
+    });
+    base.signal_bridge(libc::SIGCONT);
+    numbers.wait(1, PATIENCE).unwrap();
+    publish(&numbers, 2);
+    assert_eq!(take(&subscription), 2);
     drop((robot, base, link));
 }
 
