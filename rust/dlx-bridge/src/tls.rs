@@ -135,3 +135,111 @@ impl ServerCertVerifier for Known {
         self.algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::path::PathBuf;
+    use std::process::Command;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::direct::{Door, Invitation, connect};
+
+    /// Two authorities, with a certificate of a robot and of a base each.
+    struct Authorities(PathBuf);
+
+    impl Authorities {
+        fn new() -> Authorities {
+            let all = Authorities(
+                std::env::temp_dir().join(format!("dlx-bridge-tls-{}", std::process::id())),
+            );
+            std::fs::create_dir(&all.0).unwrap();
+            std::fs::write(all.0.join("names"), "subjectAltName=IP:127.0.0.1").unwrap();
+            let new = "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+            for ca in ["ours", "other"] {
+                all.openssl(&format!("{new} -x509 -subj /CN={ca} -keyout {ca}.key -out {ca}.pem"));
+                for one in ["robot", "base"] {
+                    let name = format!("{ca}-{one}");
+                    all.openssl(&format!(
+                        "{new} -subj /CN={one} -keyout {name}.key -out {name}.csr"
+                    ));
+                    all.openssl(&format!(
+                        "x509 -req -in {name}.csr -CA {ca}.pem -CAkey {ca}.key -CAcreateserial \
+                         -extfile names -out {name}.pem"
+                    ));
+                }
+            }
+            all
+        }
+
+        fn openssl(&self, arguments: &str) {
+            let mut command = Command::new("openssl");
+            let done = command.args(arguments.split(' ')).current_dir(&self.0).output().unwrap();
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        }
+
+        fn keys(&self, ca: &str, one: &str) -> Keys {
+            let file = |name: String| self.0.join(name);
+            Keys::read(&Tls {
+                ca: file(format!("{ca}.pem")),
+                certificate: file(format!("{ca}-{one}.pem")),
+                key: file(format!("{ca}-{one}.key")),
+            })
+            .unwrap()
+        }
+    }
+
+    impl Drop for Authorities {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0); // at most, it stays
+        }
+    }
+
+    /// Knocks with a ticket that is right, and no certificate; returns what answers.
+    fn knock_without_a_certificate(invitation: &Invitation, keys: &Keys) -> io::Result<u8> {
+        let algorithms = keys.provider.signature_verification_algorithms;
+        let fingerprint = invitation.certificate.unwrap();
+        let config = ClientConfig::builder_with_provider(keys.provider.clone())
+            .with_protocol_versions(&[&TLS13])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Known { fingerprint, algorithms }))
+            .with_no_client_auth();
+        let name = ServerName::try_from("dlx-bridge").unwrap();
+        let mut tls = ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut tcp = TcpStream::connect(invitation.addresses[0])?;
+        tcp.set_read_timeout(Some(Duration::from_secs(60)))?;
+        let mut stream = rustls::Stream::new(&mut tls, &mut tcp);
+        stream.write_all(&[&b"dlx-str1"[..], &invitation.ticket].concat())?;
+        let mut answer = [0];
+        stream.read_exact(&mut answer)?;
+        Ok(answer[0])
+    }
+
+    #[test]
+    fn streams_check_the_certificates_of_both_sides() {
+        let all = Authorities::new();
+        let (ours, base) = (Arc::new(all.keys("ours", "robot")), all.keys("ours", "base"));
+        let config = Config { direct: Some(vec!["127.0.0.1:0".into()]), ..Config::default() };
+        let door = Door::open(&config, Some(ours)).unwrap();
+        let (send, opened) = mpsc::channel();
+        let pass = door.invite(Box::new(move |_| send.send(()).unwrap()));
+        let invitation = &pass.invitation;
+        connect(invitation, Some(&base)).unwrap();
+        opened.recv_timeout(Duration::from_secs(60)).unwrap();
+
+        let answer = knock_without_a_certificate(invitation, &base);
+        assert!(answer.is_err(), "a guest without a certificate: {answer:?}");
+        let other = connect(invitation, Some(&all.keys("other", "base")));
+        assert!(other.is_err(), "a guest with a certificate of another authority");
+        // The door has a certificate of the right authority, and not the one that was told.
+        let told = Invitation { certificate: Some(base.fingerprint), ..invitation.clone() };
+        let other = connect(&told, Some(&base));
+        assert!(other.is_err(), "a door with another certificate");
+        assert!(opened.try_recv().is_err(), "one of them came in");
+    }
+}
