@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use dlx::{Change, Client, Observe, Observer};
+use dlx::{Change, Client, ErrorKind, Observe, Observer};
 
 use crate::config::{Config, is_host};
 use crate::direct::{self, Door, Invitation, Reach, Stream};
@@ -277,8 +277,9 @@ impl Bridge {
         self.switch.clone()
     }
 
-    /// Runs until the process is to end.
-    pub fn run(mut self) {
+    /// Runs until the process is to end. Fails when an operator has cut the bridge off.
+    pub fn run(mut self) -> Result<(), String> {
+        let mut result = Ok(());
         let observer = match self.shared.client.observe("**", Observe::Publishers) {
             Ok(observer) => Some(observer),
             Err(e) => {
@@ -291,6 +292,10 @@ impl Bridge {
             while let Some(change) = observer.as_ref().map(Observer::try_next) {
                 has_changed |= !matches!(change, Ok(None)); // an error may hide a change
                 match change {
+                    Err(e) if e.kind() == ErrorKind::Kicked => {
+                        result = self.end(&e);
+                        break;
+                    }
                     Ok(Some(Change::Publisher { observed, .. })) => {
                         self.shared.note_publisher(observed.id, is_bridge(&observed.client_name));
                     }
@@ -305,7 +310,9 @@ impl Bridge {
                 (scanned, has_changed) = (Instant::now(), false);
                 if let Err(e) = self.scan() {
                     has_changed = true;
-                    if !self.shared.is_stopping() && self.troubles.is_due() {
+                    if e.kind() == ErrorKind::Kicked {
+                        result = self.end(&e);
+                    } else if !self.shared.is_stopping() && self.troubles.is_due() {
                         say(format_args!("the topics of the daemon are not known: {e}"));
                     }
                 }
@@ -332,6 +339,13 @@ impl Bridge {
         for thread in flows.chain(self.known.into_values().map(|known| known.thread)) {
             let _ = thread.join(); // a panic was reported
         }
+        result
+    }
+
+    /// What an operator has cut off does not come back by itself.
+    fn end(&self, kick: &dlx::Error) -> Result<(), String> {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        Err(format!("the bridge ends: {kick}"))
     }
 
     // ---- what is here -----------------------------------------------------------------------

@@ -216,17 +216,20 @@ fn run(config: Config) -> Result<(), String> {
         say(format_args!("some threads have not ended within {ENDS:?}: the process ends now"));
         std::process::exit(0);
     });
-    match carry(config, stopping.clone(), tasks) {
-        Err(_) if stopping.load(Ordering::Relaxed) => Ok(()), // it was told to end before it began
-        result => result,
-    }
+    let (bridge, zenoh) = match begin(config, stopping.clone(), tasks) {
+        Err(_) if stopping.load(Ordering::Relaxed) => return Ok(()), // it was told to end
+        begun => begun?,
+    };
+    let result = bridge.run();
+    zenoh.close();
+    result
 }
 
-fn carry(
+fn begin(
     config: Config,
     stopping: Arc<AtomicBool>,
     tasks: Arc<Mailbox<Task>>,
-) -> Result<(), String> {
+) -> Result<(Bridge, Arc<Zenoh>), String> {
     let asked = stopping.clone();
     let options = dlx::ConnectOptions {
         socket: config.socket.clone(),
@@ -267,9 +270,7 @@ fn carry(
     let ways = Ways { path: zenoh.clone(), door, keys };
     let bridge = Bridge::new(config, client, ways, metrics, stopping, tasks);
     zenoh.listen(bridge.listener())?;
-    bridge.run();
-    zenoh.close();
-    Ok(())
+    Ok((bridge, zenoh))
 }
 
 fn list(endpoints: &[String]) -> String {

@@ -144,3 +144,17 @@ fn bridges_without_a_daemon_end_when_they_are_told() {
     let said = base.read("bridge");
     assert!(said.starts_with("{\"message\": \"") && said.ends_with("\"}\n"), "{said}");
 }
+
+#[test]
+fn bridges_that_an_operator_kicks_end() {
+    let (mut robot, mut base) = robot_and_base();
+    let numbers = publisher(&robot.connect(), "numbers", OnFull::Block);
+    let _subscription = subscriber(&base.connect(), "robot/numbers", true);
+    numbers.wait(1, PATIENCE).unwrap();
+    for host in [&mut base, &mut robot] {
+        host.kick_bridge();
+        wait_until("it ends", || host.read("bridge").contains("the bridge ends: "));
+        assert!(host.read("bridge").contains("kicked by dlxctl"), "{}", host.read("bridge"));
+        assert!(!host.wait_bridge(), "{}", host.read("bridge"));
+    }
+}

@@ -202,6 +202,21 @@ impl Host {
         assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
     }
 
+    /// How many file descriptors the bridge has.
+    pub fn n_fds(&self) -> usize {
+        let pid = self.bridge.as_ref().unwrap().0.id();
+        fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+    }
+
+    /// Disconnects the bridge from its daemon, as an operator does.
+    pub fn kick_bridge(&self) {
+        let build = env::var_os("DLX_BUILD").expect("DLX_BUILD: run make check-rust");
+        let pid = self.bridge.as_ref().unwrap().0.id().to_string();
+        let mut command = Command::new(Path::new(&build).join("dlxctl"));
+        let done = command.args(["kick", &pid, "--socket"]).arg(self.socket()).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+
     /// Limits the file descriptors of the bridge.
     pub fn limit_fds(&self, n: u64) {
         let pid = self.bridge.as_ref().unwrap().0.id();
