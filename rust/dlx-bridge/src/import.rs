@@ -18,7 +18,7 @@ use crate::flow::{Arrival, FRAME_COST, Ledger, PIECE, Piece, Receiver, Verdict};
 use crate::mailbox::Mailbox;
 use crate::metrics::{Counters, Way};
 use crate::offer::Offer;
-use crate::path::Received;
+use crate::path::{Body, Received};
 use crate::wire::{Frame, HEAD_MAX, Head, Malformed, MessageHead};
 use crate::{Every, lock, say};
 
@@ -36,8 +36,11 @@ const SILENCE: u32 = 10;
 /// How often a topic without a subscriber is looked at, should nothing tell of one.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// A frame, the size of its header, and the credits that it takes.
-type Delivery = (Frame, Received, usize, u64);
+/// Most frames that may wait where a probe is added: the next one says the same and more.
+const MAX_PROBES: usize = 64;
+
+/// A frame, its body, and the credits that it takes.
+type Delivery = (Frame, Body, u64);
 
 /// How the topic stands at the other host. A thread that waits for memory hears of it, too.
 #[derive(Default)]
@@ -100,12 +103,15 @@ impl Inbox {
 
     /// For callbacks: never waits. Returns false if the other side ignores the credits.
     pub fn push(&self, frame: Frame, received: Received, header: usize) -> bool {
+        if matches!(frame, Frame::Probe { .. }) && self.mailbox.len() >= MAX_PROBES {
+            return true;
+        }
         let cost = (received.total - header) as u64 + FRAME_COST;
         if self.queued.fetch_add(cost, Ordering::Relaxed) + cost > self.limit {
             self.queued.fetch_sub(cost, Ordering::Relaxed);
             return false;
         }
-        self.mailbox.push((frame, received, header, cost));
+        self.mailbox.push((frame, received.into_body(header), cost));
         true
     }
 }
@@ -301,7 +307,7 @@ impl Import {
 
     fn next_frame(&mut self) -> Option<Delivery> {
         let delivery = self.inbox.mailbox.pop()?;
-        self.inbox.queued.fetch_sub(delivery.3, Ordering::Relaxed);
+        self.inbox.queued.fetch_sub(delivery.2, Ordering::Relaxed);
         Some(delivery)
     }
 
@@ -371,9 +377,9 @@ impl Import {
             if std::mem::take(&mut lock(&self.inbox.standing).again) {
                 self.restart();
             }
-            while let Some((frame, received, header, _)) = self.next_frame() {
+            while let Some((frame, body, _)) = self.next_frame() {
                 let mut arriving = self.on_frame(frame);
-                let body = &mut received.body(header);
+                let body = &mut body.reader();
                 let ended = arriving.as_mut().is_some_and(|arriving| {
                     self.read(arriving, body, publisher).is_ok_and(|end| end)
                 });
@@ -606,18 +612,14 @@ impl Import {
                     message.hops.join(", ")
                 )));
             }
-            let mut refused = Ok(());
-            for tensor in &message.tensors {
-                loop {
-                    match publisher.alloc_bytes(tensor.dtype, &tensor.shape) {
-                        Ok(loan) => loans.push(loan),
-                        Err(e) if self.may_try_again(&e, message) => continue,
-                        Err(e) => refused = Err(e),
-                    }
-                    break;
-                }
-                if refused.is_err() {
-                    break;
+            let tensors = message.tensors.iter();
+            let specs: Vec<_> = tensors.map(|tensor| (tensor.dtype, &tensor.shape[..])).collect();
+            // All or none: what waits for memory keeps none from others.
+            loop {
+                match publisher.alloc_set(&specs) {
+                    Ok(all) => loans = all,
+                    Err(e) if self.may_try_again(&e, message) => continue,
+                    Err(e) => self.refuse(message, &e),
                 }
             }
             if let Err(e) = refused {
@@ -751,5 +753,26 @@ impl Import {
         self.counters.messages.add(1);
         self.counters.age_ns.set(realtime_ns().saturating_sub(message.realtime_ns));
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flow::Generation;
+
+    #[test]
+    fn probes_do_not_fill_the_inbox_of_a_flow_that_stands_still() {
+        let inbox = Inbox::new(1024).unwrap();
+        let generation = Generation { instance: 1, count: 1 };
+        for number in 0..300_000 {
+            let next = Piece { number, offset: 0, len: 0 };
+            let frame = Frame::Probe { generation, next };
+            let header = frame.encode("topic");
+            let n = header.len();
+            let received = Received::new(header.into());
+            assert!(inbox.push(frame, received, n), "probe {number} counts as beyond the credits");
+        }
+        assert_eq!(inbox.mailbox.len(), MAX_PROBES);
     }
 }

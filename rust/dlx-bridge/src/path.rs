@@ -21,6 +21,8 @@ use crate::{lock, say};
 
 /// Most publishers of zenoh that are kept: two for each host that was sent something.
 const MAX_PUBLISHERS: usize = 1024;
+/// Bytes of a batch of zenoh.
+const BATCH: usize = 64 << 10;
 
 /// Sends frames. A frame may be lost; those of one host that are not urgent stay in order.
 pub trait DataPath: Send + Sync {
@@ -42,10 +44,36 @@ pub struct Received {
 }
 
 impl Received {
-    /// What is behind a header of so many bytes.
-    pub fn body(&self, header: usize) -> impl Read {
+    pub fn new(bytes: ZBytes) -> Received {
+        let total = bytes.len();
+        let mut start = vec![0; total.min(HEADER_MAX)];
+        bytes.reader().read_exact(&mut start).expect("there are so many");
+        Received { start, total, bytes }
+    }
+
+    /// What is behind a header of so many bytes. A small one is copied, since it would keep all of
+    /// the batch in which it came.
+    pub fn into_body(self, header: usize) -> Body {
+        let body = Body { bytes: self.bytes, at: header as u64 };
+        if self.total - header >= BATCH / 2 {
+            return body;
+        }
+        let mut copy = Vec::with_capacity(self.total - header);
+        body.reader().read_to_end(&mut copy).expect("it is in memory");
+        Body { bytes: copy.into(), at: 0 }
+    }
+}
+
+/// Bytes `at..` of these.
+pub struct Body {
+    bytes: ZBytes,
+    at: u64,
+}
+
+impl Body {
+    pub fn reader(&self) -> impl Read {
         let mut bytes = self.bytes.reader();
-        bytes.seek(SeekFrom::Start(header as u64)).expect("the header was read");
+        bytes.seek(SeekFrom::Start(self.at)).expect("the header was read");
         bytes
     }
 }
@@ -89,12 +117,7 @@ impl Zenoh {
             .declare_subscriber(format!("{}/to/{}/*", self.base, self.host))
             .callback(move |sample| {
                 let host = sample.key_expr().as_str().rsplit('/').next().unwrap_or_default();
-                let bytes = sample.payload().clone();
-                let total = bytes.len();
-                let mut start = vec![0; total.min(HEADER_MAX)];
-                if bytes.reader().read_exact(&mut start).is_ok() {
-                    frames.on_frame(host, Received { start, total, bytes });
-                }
+                frames.on_frame(host, Received::new(sample.payload().clone()));
             })
             .background()
             .wait()
@@ -216,4 +239,24 @@ fn zenoh_config(config: &Config) -> zenoh::Result<ZenohConfig> {
         zenoh.insert_json5("transport/link/tls/enable_mtls", "true")?;
     }
     Ok(zenoh)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_body_does_not_keep_its_batch() {
+        for (size, is_copied) in [(0, true), (100, true), (BATCH / 2, false), (BATCH, false)] {
+            let sent: Vec<u8> = (0..size + 20).map(|i| i as u8).collect();
+            let bytes = ZBytes::from(sent.clone());
+            let batch = bytes.slices().next().unwrap().as_ptr_range();
+            let body = Received::new(bytes.clone()).into_body(20);
+            let mut read = Vec::new();
+            body.reader().read_to_end(&mut read).unwrap();
+            assert_eq!(read, sent[20..]);
+            let is_within = |slice: &[u8]| batch.contains(&slice.as_ptr());
+            assert_eq!(!body.bytes.slices().any(is_within), is_copied, "{size} bytes");
+        }
+    }
 }

@@ -282,6 +282,32 @@ fn reliable_topics_wait_for_memory() {
     assert!(base.read("bridge").contains(" goes on after "));
 }
 
+/// Else two of them could wait for each other for ever.
+#[test]
+fn a_message_that_waits_for_memory_keeps_none() {
+    let (robot, mut base) = robot_and_base();
+    base.limit_memory("64MiB");
+    let there = base.connect();
+    let pairs = publisher(&robot.connect(), "pairs", OnFull::Block);
+    let subscription = subscriber(&there, "robot/pairs", true);
+    pairs.wait(1, PATIENCE).unwrap();
+    // There is room for one tensor, and not for the second one.
+    let filler = there.publisher("filler").unwrap();
+    let memory = filler.alloc::<u8>(&[20 << 20]).unwrap();
+    const SIZE: usize = 24 << 20;
+    let mut set = Set::new();
+    for name in ["left", "right"] {
+        set = set.tensor(name, pairs.alloc::<u8>(&[SIZE]).unwrap());
+    }
+    pairs.publish_set(set).unwrap();
+    wait_until("it waits", || base.metric("waiting", "import", "robot", "pairs") == 1);
+    let other = there.publisher("other").unwrap();
+    let others = other.alloc::<u8>(&[SIZE]).expect("another program has what is left");
+    drop((memory, others));
+    drop((filler, other));
+    assert_eq!(subscription.take_timeout(PATIENCE).unwrap().n_tensors(), 2);
+}
+
 /// A topic that begins anew does not wait for what it was before.
 #[test]
 fn topics_that_wait_for_memory_may_begin_anew() {
