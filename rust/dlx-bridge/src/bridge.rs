@@ -390,11 +390,7 @@ impl Bridge {
                 None => {
                     if offered.gone.get_or_insert_with(Instant::now).elapsed() > GRACE {
                         self.offered.remove(&topic);
-                        for (key, flow) in lock(&self.switch.exports).iter() {
-                            if key.1 == topic {
-                                flow.push(export::Event::Gone);
-                            }
-                        }
+                        self.tell_flows(&topic, true);
                     }
                 }
             }
@@ -405,10 +401,17 @@ impl Bridge {
         Ok(())
     }
 
+    fn tell_flows(&self, topic: &str, gone: bool) {
+        for (_, flow) in lock(&self.switch.exports).iter().filter(|(key, _)| key.1 == topic) {
+            flow.push(export::Event::Gone(gone));
+        }
+    }
+
     /// Offers a topic, instead of what it was offered as before.
     fn offer(&mut self, offer: Offer) {
         match self.shared.ways.path.offer(&offer.encode(self.shared.instance)) {
             Ok(token) => {
+                self.tell_flows(&offer.topic, false);
                 let offered = Offered { offer: offer.clone(), _token: token, gone: None };
                 self.offered.insert(offer.topic, offered);
             }

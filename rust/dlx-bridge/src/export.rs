@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dlx::{Ends, ErrorKind, Message, SubscribeOptions, Subscription};
@@ -17,7 +17,7 @@ use crate::metrics::{Counters, Way};
 use crate::offer::{Offer, is_bridge};
 use crate::outgoing::Item;
 use crate::wire::{Frame, Head};
-use crate::{Every, say};
+use crate::{Every, lock, say};
 
 /// How often the other side is told what was sent.
 const PROBE: Duration = Duration::from_secs(1);
@@ -29,10 +29,8 @@ const KNOWN: Duration = Duration::from_secs(5);
 /// What the thread is told.
 pub enum Event {
     Want(Want, Reach),
-    /// The other host has opened a stream, with the ticket of this flow.
-    Stream(Stream),
-    /// The topic has no publisher any more.
-    Gone,
+    /// The topic has no publisher any more, or has one again.
+    Gone(bool),
 }
 
 /// The local subscription.
@@ -80,6 +78,8 @@ pub struct Export {
     sender: Sender<Item>,
     course: Course,
     pass: Option<Pass>,
+    /// A stream that the other host has opened, with the ticket of this flow.
+    opened: Arc<Mutex<Option<Stream>>>,
     source: Option<Source>,
     /// Which publishers of the topic are bridges.
     bridges: HashMap<u64, bool>,
@@ -100,6 +100,7 @@ impl Export {
             sender: Sender::new(offer.retain as usize),
             course: Course::Zenoh,
             pass: None,
+            opened: Arc::default(),
             source: None,
             bridges: HashMap::new(),
             refusals: Every::default(),
@@ -115,9 +116,16 @@ impl Export {
         let (mut heard, mut probed) = (Instant::now(), Instant::now());
         let (mut gone, mut ended) = (false, false);
         while !self.shared.is_stopping() {
+            // One that comes too late ends here, and the other side may know it by that.
+            let opened = lock(&self.opened).take();
+            if let Some(stream) = opened
+                && matches!(self.course, Course::Invited(_))
+            {
+                self.course = Course::direct(stream);
+            }
             while let Some(event) = self.next_event() {
                 match event {
-                    Event::Gone => gone = true,
+                    Event::Gone(is_so) => gone = is_so,
                     Event::Want(want, reach) => {
                         heard = Instant::now();
                         self.on_want(&want, reach);
@@ -125,11 +133,6 @@ impl Export {
                             return;
                         }
                     }
-                    // One that comes too late ends here, and the other side may know it by that.
-                    Event::Stream(stream) if matches!(self.course, Course::Invited(_)) => {
-                        self.course = Course::direct(stream);
-                    }
-                    Event::Stream(_) => (),
                 }
             }
             if heard.elapsed() > self.shared.config.hold() {
@@ -143,12 +146,13 @@ impl Export {
                 ));
                 return;
             }
-            let drained = self.fill();
-            if gone && drained && !ended {
+            let drained = ended || self.fill();
+            // Until all is acknowledged, the topic may be offered again. Nothing follows its end.
+            if gone && drained && !ended && self.sender.unacked() == 0 {
                 let end = Item::of_head(&Head::End);
                 let head = end.head;
                 self.sender.push(end, None, head, 0);
-                ended = true;
+                (self.source, ended) = (None, true);
             }
             if ended && self.sender.unacked() == 0 {
                 return;
@@ -220,9 +224,6 @@ impl Export {
             Heard::Begins => {
                 self.counters.generations.add(1);
                 self.find_course(reach);
-                if self.source.is_none() {
-                    self.subscribe();
-                }
             }
             Heard::Unknown => self.send(Frame::Reset(want.generation), true),
             Heard::Continues if matches!(self.course, Course::Broken) => {
@@ -245,8 +246,11 @@ impl Export {
                 .open_stream(&self.host, topic, &invitation)
                 .map_or(Course::Zenoh, Course::direct),
             (_, Some(door)) => {
-                let mailbox = self.mailbox.clone();
-                let welcome = Box::new(move |stream| mailbox.push(Event::Stream(stream)));
+                let (mailbox, opened) = (self.mailbox.clone(), self.opened.clone());
+                let welcome = Box::new(move |stream| {
+                    *lock(&opened) = Some(stream); // one for each flow, whatever a peer opens
+                    mailbox.ring();
+                });
                 let pass = self.pass.get_or_insert_with(|| door.invite(welcome));
                 let generation = self.sender.generation();
                 let invite = Frame::Invite(generation, pass.invitation.clone());

@@ -47,7 +47,7 @@ type Delivery = (Frame, Body, u64);
 struct Standing {
     /// The other host offers it again: it was not reachable, or is another process now.
     again: bool,
-    /// Since when the other host offers it no more, or is not reachable.
+    /// Since when the other host offers it no more, or is not reachable, and is not heard of.
     withdrawn: Option<Instant>,
     /// Another thread takes the topic over.
     replaced: bool,
@@ -103,6 +103,9 @@ impl Inbox {
 
     /// For callbacks: never waits. Returns false if the other side ignores the credits.
     pub fn push(&self, frame: Frame, received: Received, header: usize) -> bool {
+        if let Some(since) = &mut lock(&self.standing).withdrawn {
+            *since = Instant::now();
+        }
         if matches!(frame, Frame::Probe { .. }) && self.mailbox.len() >= MAX_PROBES {
             return true;
         }
@@ -621,10 +624,7 @@ impl Import {
                     Err(e) if self.may_try_again(&e, message) => continue,
                     Err(e) => self.refuse(message, &e),
                 }
-            }
-            if let Err(e) = refused {
-                self.refuse(message, &e);
-                loans.clear();
+                break;
             }
         }
         Ok(Partial { head: Some(head), loans, ..Default::default() })

@@ -2,12 +2,14 @@
 //! Bridges and daemons that are killed while messages are under way.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
+use std::time::Duration;
+use std::{fs, thread};
 
-use dlx::OnFull;
+use dlx::{OnFull, PublisherOptions};
 
-use crate::hosts::{Host, PATIENCE, robot_and_base, wait_until};
-use crate::numbers::{Pump, Sets, Taken, publish, publisher, subscriber};
+use crate::hostile::Evil;
+use crate::hosts::{Host, PATIENCE, free_port, robot_and_base, wait_until};
+use crate::numbers::{Pump, Sets, Taken, publish, publisher, subscriber, take};
 
 /// Numbers go from robot to base while `trouble` does what it does, some times; returns what came
 /// of how many, and what the importing bridge has counted as missed.
@@ -143,6 +145,68 @@ fn bridges_without_a_daemon_end_when_they_are_told() {
     assert!(!base.wait_bridge(), "there is no daemon");
     let said = base.read("bridge");
     assert!(said.starts_with("{\"message\": \"") && said.ends_with("\"}\n"), "{said}");
+}
+
+/// A robot and a base, which has more lines in its configuration, and where the robot listens.
+fn robot_and_base_with(lines: &str) -> (Host, Host, String) {
+    let address = format!("127.0.0.1:{}", free_port());
+    let (mut robot, mut base) = (Host::new("robot", None), Host::new("base", None));
+    robot.start_bridge(&[&format!("--listen={address}")]);
+    let file = base.path("bridge.toml");
+    fs::write(&file, format!("{lines}\n[[import]]\ntopics = '**'\n")).unwrap();
+    base.start_bridge(&["--connect", &address, "--config", file.to_str().unwrap()]);
+    (robot, base, address)
+}
+
+/// It has left for longer than the base waits for a host that is not heard of.
+#[test]
+fn what_a_publisher_left_comes_as_long_as_its_host_is_heard_of() {
+    let (robot, base, address) = robot_and_base_with("hold = 3");
+    let (here, there) = (robot.connect(), base.connect());
+    let watcher = Evil::new(&address);
+    let subscription = subscriber(&there, "robot/numbers", true);
+    let numbers = publisher(&here, "numbers", OnFull::Block);
+    numbers.wait(1, PATIENCE).unwrap();
+    wait_until("the topic is offered", || watcher.n_offers("robot") == 1);
+    (0..40).for_each(|number| publish(&numbers, number));
+    drop(numbers);
+    wait_until("the topic is not offered any more", || watcher.n_offers("robot") == 0);
+    thread::sleep(Duration::from_secs(8)); // the case itself
+    (0..40).for_each(|number| assert_eq!(take(&subscription), number));
+    wait_until("the topic ends", || there.publishers(None).unwrap().is_empty());
+}
+
+/// The topic was offered no more for a while, and the subscriber there had not taken all.
+#[test]
+fn a_publisher_that_comes_back_finds_its_backlog_carried_on() {
+    let (robot, base, address) = robot_and_base_with("");
+    let (here, there) = (robot.connect(), base.connect());
+    let watcher = Evil::new(&address);
+    let subscription = subscriber(&there, "robot/numbers", true);
+    let options = PublisherOptions { on_full: OnFull::Block, depth: 16, ..Default::default() };
+    let start = || {
+        let numbers = here.publisher_with("numbers", &options).unwrap();
+        numbers.wait(1, PATIENCE).unwrap();
+        wait_until("the topic is offered", || watcher.n_offers("robot") == 1);
+        numbers
+    };
+    let numbers = start();
+    // 16 are here, 32 under way and the others there.
+    (0..60).for_each(|number| publish(&numbers, number));
+    drop(numbers);
+    wait_until("the topic is not offered any more", || watcher.n_offers("robot") == 0);
+    let numbers = start();
+    publish(&numbers, 60);
+    (0..20).for_each(|number| assert_eq!(take(&subscription), number));
+    wait_until("the bridge has taken all", || {
+        robot.metric("messages_total", "export", "base", "numbers") == 61
+    });
+    (61..66).for_each(|number| publish(&numbers, number));
+    let mut rest: Vec<_> = (20..66).map(|_| take(&subscription)).collect();
+    rest.sort_unstable(); // those of two publishers have no order
+    assert_eq!(rest, Vec::from_iter(20..66));
+    drop(numbers);
+    wait_until("the topic ends", || there.publishers(None).unwrap().is_empty());
 }
 
 #[test]

@@ -75,6 +75,12 @@ impl Evil {
         self.session.liveliness().declare_token(offer).wait().unwrap()
     }
 
+    /// How many topics a host offers.
+    pub fn n_offers(&self, host: &str) -> usize {
+        let offers = self.session.liveliness().get(format!("dlx/1/dlx/offer/{host}/**"));
+        offers.wait().unwrap().iter().count()
+    }
+
     /// The next frame for it.
     pub fn frame(&self) -> Vec<u8> {
         self.frame_within(PATIENCE).unwrap()

@@ -146,17 +146,39 @@ fn idle_topics_outlive_a_stream_that_fell_silent() {
 
 // ---- peers that lie -------------------------------------------------------------------------
 
-/// The ticket of a want, and where its door is.
+/// The ticket of an invitation, and where its door is.
+fn ticket(invitation: &[u8]) -> (Vec<u8>, u16) {
+    assert_eq!(invitation[16..19], [0, 1, 4], "no certificate, and one address");
+    let port = u16::from_le_bytes(invitation[23..25].try_into().unwrap());
+    (invitation[..16].to_vec(), port)
+}
+
+/// Those of a want.
 fn invitation(want: &[u8]) -> Option<(Vec<u8>, u16)> {
     let body = &want[2 + TOPIC.len() + 16..];
     if body[0] & 4 == 0 {
         return None;
     }
     let n = u16::from_le_bytes(body[17..19].try_into().unwrap()) as usize;
-    let invitation = &body[19 + 16 * n..];
-    assert_eq!(invitation[16..19], [0, 1, 4], "no certificate, and one address");
-    let port = u16::from_le_bytes(invitation[23..25].try_into().unwrap());
-    Some((invitation[..16].to_vec(), port))
+    Some(ticket(&body[19 + 16 * n..]))
+}
+
+/// The want that begins a generation, at which a door listens here.
+fn want(count: u64, door: Option<u16>) -> Vec<u8> {
+    let mut frame = vec![1, TOPIC.len() as u8];
+    frame.extend(TOPIC.as_bytes());
+    frame.extend(1_u64.to_le_bytes());
+    frame.extend(count.to_le_bytes());
+    frame.push(1 | if door.is_some() { 4 } else { 0 });
+    frame.extend(0_u64.to_le_bytes());
+    frame.extend((1_u64 << 20).to_le_bytes());
+    frame.extend(0_u16.to_le_bytes());
+    if let Some(port) = door {
+        frame.extend([7; 16]);
+        frame.extend([0, 1, 4, 127, 0, 0, 1]);
+        frame.extend(port.to_le_bytes());
+    }
+    frame
 }
 
 /// Knocks at a door; None: it stays shut.
@@ -244,6 +266,31 @@ fn streams_need_a_ticket_and_hold_what_they_promise() {
     drop(evil);
 }
 
+/// A peer opens streams for a flow whose thread waits for a door that does not answer.
+#[test]
+fn a_flow_keeps_one_stream_whatever_a_peer_opens() {
+    let (robot, evil) = beside_evil("robot", &["--export", "**"]);
+    let numbers = publisher(&robot.connect(), TOPIC, OnFull::Block);
+    wait_until("the topic is offered", || evil.n_offers("robot") == 1);
+    evil.send_to("robot", &want(1, None));
+    let (ticket, port) = loop {
+        let frame = evil.frame();
+        if frame[0] == 5 {
+            break ticket(&frame[2 + TOPIC.len() + 16..]);
+        }
+    };
+    let door = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = door.local_addr().unwrap().port();
+    // Two seconds for each of these.
+    (2..32).for_each(|count| evil.send_to("robot", &want(count, Some(silent))));
+    let waits = door.accept().unwrap();
+    let before = robot.n_fds();
+    let streams: Vec<_> = (0..100).map(|_| knock(port, b"dlx-str1", &ticket).unwrap()).collect();
+    let n = robot.n_fds() - before;
+    assert!(n < 50, "{} streams that one flow does not use took {n} descriptors", streams.len());
+    drop((waits, numbers));
+}
+
 /// A peer that has others connect to a door of its own, and closes it.
 #[test]
 fn what_a_broken_stream_swallowed_is_sent_again() {
@@ -251,29 +298,14 @@ fn what_a_broken_stream_swallowed_is_sent_again() {
     let numbers = publisher(&robot.connect(), TOPIC, OnFull::Block);
     let door = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = door.local_addr().unwrap().port();
-    let want = |count: u64, has_door: bool| {
-        let mut frame = vec![1, TOPIC.len() as u8];
-        frame.extend(TOPIC.as_bytes());
-        frame.extend(1_u64.to_le_bytes());
-        frame.extend(count.to_le_bytes());
-        frame.push(1 | if has_door { 4 } else { 0 });
-        frame.extend(0_u64.to_le_bytes());
-        frame.extend((1_u64 << 20).to_le_bytes());
-        frame.extend(0_u16.to_le_bytes());
-        if has_door {
-            frame.extend([7; 16]);
-            frame.extend([0, 1, 4, 127, 0, 0, 1]);
-            frame.extend(port.to_le_bytes());
-        }
-        frame
-    };
     let kind = |kind: u8| loop {
         let frame = evil.frame();
         if frame[0] == kind {
             break frame;
         }
     };
-    evil.send_to("robot", &want(1, true));
+    wait_until("the topic is offered", || evil.n_offers("robot") == 1);
+    evil.send_to("robot", &want(1, Some(port)));
     let (mut stream, _) = door.accept().unwrap();
     let mut hello = [0; 24];
     stream.read_exact(&mut hello).unwrap();
@@ -297,7 +329,7 @@ fn what_a_broken_stream_swallowed_is_sent_again() {
         assert!(number < 38, "no reset came");
     };
     assert_eq!(reset[2 + TOPIC.len()..], [1_u64.to_le_bytes(), 1_u64.to_le_bytes()].concat());
-    evil.send_to("robot", &want(2, false));
+    evil.send_to("robot", &want(2, None));
     let message = loop {
         let piece = kind(2);
         if piece[2 + TOPIC.len() + 16 + 28] == 1 {
