@@ -68,6 +68,7 @@ def retain(c, tensors, topic=TOPIC, **meta):
 
 def load_into(model, c, **changes):
     retain(c, checkpoint(**changes))
+    _checkpoint.check_parts(model, c.get(TOPIC))
     _checkpoint.load(model, c.get(TOPIC), model.check)
 
 
@@ -96,6 +97,29 @@ def test_a_set_is_loaded_and_stays_as_it_was(c):
 def test_a_set_that_does_not_fit_is_refused(c, changes, told):
     with pytest.raises(ValueError, match=f"{TOPIC}.*{told}"):
         load_into(Layer(), c, **changes)
+
+
+ATTENTION = {f"layers.0.attn.{x}_proj.weight": torch.ones(1) for x in "qkv"}
+
+
+def check_attention(c, **changes):
+    model = torch.nn.Module()
+    model.packed_modules_mapping = {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}
+    more = {f"layers.0.attn.{name.replace('__', '.')}": t for name, t in changes.items()}
+    retain(c, {name: t for name, t in {**ATTENTION, **more}.items() if t is not None})
+    _checkpoint.check_parts(model, c.get(TOPIC))
+
+
+@pytest.mark.parametrize("names", [["q_proj__bias", "v_proj__bias"], ["k_proj__k_scale"]])
+def test_a_bias_or_scale_needs_no_siblings(c, names):
+    """Qwen2.5-Omni has the biases, and a checkpoint with FP8 KV cache the scales of these alone."""
+    check_attention(c, **dict.fromkeys(names, torch.ones(1)))
+
+
+def test_a_weight_needs_its_siblings(c):
+    told = r"weights/tiny lacks 1 .* first is 'layers.0.attn.k_proj.weight': .*set allow_missing"
+    with pytest.raises(ValueError, match=told):
+        check_attention(c, k_proj__weight=None)
 
 
 def test_numbers_of_another_width_are_converted(c):

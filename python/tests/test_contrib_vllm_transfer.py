@@ -178,6 +178,24 @@ def test_a_first_version_that_does_not_fit_is_refused(engine, files):
     train.shutdown()
 
 
+def test_a_version_without_some_tensors_is_refused_or_accepted_if_asked(engine, files):
+    """As of a Gemma 4, whose files have no v_proj where it is k_proj."""
+    model = policy(files)
+    was = vllm_model.outputs_of(engine.model)
+    del model.model.layers[1].self_attn.v_proj.weight
+    train = trainer(Direct(engine), model)
+    told = r"lacks 1 .*layers.1.self_attn.v_proj.weight'.*set allow_missing"
+    with pytest.raises(ValueError, match=told) as e:
+        train.send_weights()
+    assert not hasattr(e.value, "__notes__")
+    assert torch.equal(vllm_model.outputs_of(engine.model), was) and engine.version is None
+    train.shutdown()
+    train = trainer(Direct(engine), model, allow_missing=True)
+    train.send_weights()
+    assert engine.version == train.version == 2
+    train.shutdown()
+
+
 def test_ranks_are_told_a_version(engine, files):
     client = Direct(engine)
     train = trainer(client, policy(files))
@@ -198,6 +216,14 @@ def test_a_source_that_cannot_be_sent_is_refused(engine, files, c):
         def __iter__(self):
             return iter(list(super().__iter__())[:-1])
 
+    class Other(ModuleSource):
+        n = 0
+
+        def __iter__(self):
+            for name, tensor in super().__iter__():
+                yield name, tensor[:1]
+                self.n += 1
+
     client, model = Direct(engine), policy(files)
     with pytest.raises(ValueError, match="needs a WeightSource"):
         trainer(client, None)
@@ -206,6 +232,10 @@ def test_a_source_that_cannot_be_sent_is_refused(engine, files, c):
     train = trainer(client, Short(model))
     with pytest.raises(ValueError, match="1 tensors of the metadata did not come, as 'lm_head"):
         train.send_weights()
+    train.source = Other(model)
+    with pytest.raises(ValueError, match="'model.embed_tokens.weight' .* not in the metadata so"):
+        train.send_weights()
+    assert train.source.n == len(train.source.metadata())  # the other ranks wait for no step
     assert c.publishers(TOPIC)[0]["published"] == 0
     with pytest.raises(ValueError, match=f'{TOPIC} has a trainer, "trainer"'):
         trainer(client, model)
@@ -216,13 +246,24 @@ def test_a_source_that_cannot_be_sent_is_refused(engine, files, c):
 
 
 def test_a_version_beyond_the_quota_is_refused(engine, files, tmp_path, monkeypatch):
+    from vllm.distributed.weight_transfer import ModuleSource
+
+    class Counting(ModuleSource):
+        n = 0
+
+        def __iter__(self):
+            for item in super().__iter__():
+                yield item
+                self.n += 1
+
     small = tmp_path / "small"
     small.mkdir()
     monkeypatch.setenv("DLX_SOCKET", str(small / "s"))
     with run_daemon(small, "--memory-limit=1MiB"):
-        train = trainer(Direct(engine), policy(files))
+        train = trainer(Direct(engine), Counting(policy(files)))
         with pytest.raises(dlx.LimitError) as refused:
             train.send_weights()
+        assert train.source.n == len(train.source.metadata())  # the other ranks wait for no step
         assert "were not published: raise the limit" in refused.value.__notes__[0]
         assert train.version == 0 and engine.version is None
         train.shutdown()

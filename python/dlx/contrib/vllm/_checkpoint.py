@@ -55,18 +55,27 @@ class _KindCheck(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _missing_parts(model: nn.Module, names: set[str]) -> list[str]:
-    """Returns the names that are missing beside their siblings. vLLM makes one parameter of several
-    tensors (qkv_proj of q_proj, k_proj and v_proj), and takes it for loaded when one of them is.
+_ADVICE = "publish the whole checkpoint, or, if this is all of it, set allow_missing"
+
+
+def check_parts(model: nn.Module, msg: dlx.Message) -> None:
+    """Raises ValueError if a weight is missing beside its siblings. vLLM makes one parameter of
+    several tensors (qkv_proj of q_proj, k_proj and v_proj), and takes it for loaded when one of
+    them is. A bias or a scale need not have siblings.
     """
-    missing = set()
+    names = set(names_of(msg))
+    needed = set()
     for parts in getattr(model, "packed_modules_mapping", {}).values():
         for name in names:
-            segments = name.split(".")
-            for i, segment in enumerate(segments):
-                if segment in parts:
-                    missing |= {".".join([*segments[:i], p, *segments[i + 1 :]]) for p in parts}
-    return sorted(missing - names)
+            stem = name.removesuffix(".weight")
+            prefix, dot, part = stem.rpartition(".")
+            if part in parts:
+                needed |= {prefix + dot + p + name[len(stem) :] for p in parts}
+    if missing := sorted(needed - names):
+        raise ValueError(
+            f"{msg.topic} lacks {len(missing)} tensors that {type(model).__name__} needs, the "
+            f"first is {missing[0]!r}: {_ADVICE}"
+        )
 
 
 def load(
@@ -99,17 +108,8 @@ def load(
             f"{msg.topic}: {what} does not fit into {type(model).__name__} ({why}): publish the "
             "checkpoint of this model"
         ) from e
-    if check_loaded is None:
-        return
-    advice = "publish the whole checkpoint, or set allow_missing"
-    missing = _missing_parts(model, set(names))
-    if missing:
-        raise ValueError(
-            f"{msg.topic} lacks {len(missing)} tensors that {type(model).__name__} needs, the "
-            f"first is {missing[0]!r}: {advice}"
-        )
-    if loaded is not None:
+    if check_loaded is not None and loaded is not None:
         try:
             check_loaded(loaded)
         except ValueError as e:
-            raise ValueError(f"{msg.topic}: {e}: {advice}") from e
+            raise ValueError(f"{msg.topic}: {e}: {_ADVICE}") from e

@@ -86,6 +86,8 @@ class DlxModelLoader(BaseModelLoader):
             msg = _topic.get_or_publish(c, topic, read, self.timeout)
         self._check_meta(msg, model_config)
         found = time.monotonic()
+        if not self.allow_missing:
+            _checkpoint.check_parts(model, msg)
         _checkpoint.load(model, msg, None if self.allow_missing else partial(check_loaded, model))
         logger.info(
             "Loaded %d tensors of topic %s: found in %.3f s, copied in %.3f s",

@@ -4,6 +4,7 @@ and the engines of the machine swap to it, each when it is told to.
 """
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 from vllm.config.weight_transfer import WeightTransferConfig
 from vllm.distributed.weight_transfer.base import (
+    ParamMeta,
     TrainerInitInfo,
     TrainerWeightTransferEngine,
     VLLMWeightSyncClient,
@@ -46,6 +48,7 @@ class DlxWeightTransferUpdateInfo(WeightTransferUpdateInfo):
 
     version: int | None = None
     timeout: float = 60.0  # seconds to wait for that version
+    allow_missing: bool = False  # accept a version without some of the model's tensors
 
 
 class DlxWeightTransferEngine(
@@ -102,8 +105,10 @@ class DlxWeightTransferEngine(
         )
         layout = _checkpoint.layout_of(msg)
         _checkpoint.compare(self._layout, layout, self._topic)
+        if not update_info.allow_missing:
+            _checkpoint.check_parts(self.model, msg)
         found = time.monotonic()
-        self._load(msg)
+        self._load(msg, update_info.allow_missing)
         self._layout, self.version = layout, msg.meta["version"]
         logger.info(
             "Swapped to version %d of topic %s, %d tensors: found in %.3f s, loaded in %.3f s",
@@ -114,7 +119,7 @@ class DlxWeightTransferEngine(
             time.monotonic() - found,
         )
 
-    def _load(self, msg: dlx.Message) -> None:
+    def _load(self, msg: dlx.Message, allow_missing: bool) -> None:
         """Loads as vLLM does from a trainer's checkpoint: into tensors of the checkpoint's form,
         which are packed for the kernels, and copied to where the model's tensors are.
         """
@@ -124,10 +129,11 @@ class DlxWeightTransferEngine(
             initialize_layerwise_reload,
         )
 
+        check = None if allow_missing else partial(check_loaded, self.model)
         initialize_layerwise_reload(self.model)
         try:
             with disable_mtp_completeness_check():
-                _checkpoint.load(self.model, msg, partial(check_loaded, self.model))
+                _checkpoint.load(self.model, msg, check)
         except Exception as e:
             e.add_note("some layers may be new, and the others old: swap to a version that fits")
             raise
@@ -137,11 +143,14 @@ class DlxWeightTransferEngine(
 
 @dataclass
 class DlxTrainerInitInfo(TrainerInitInfo):
-    """topic: where the versions go; versions: how many the topic keeps side by side."""
+    """topic: where the versions go; versions: how many the topic keeps side by side; allow_missing:
+    engines accept versions without some of the model's tensors.
+    """
 
     backend: ClassVar[str] = "dlx"
     topic: str
     versions: int = 2
+    allow_missing: bool = False
 
 
 class DlxTrainerWeightTransferEngine(TrainerWeightTransferEngine[DlxTrainerInitInfo]):
@@ -160,6 +169,7 @@ class DlxTrainerWeightTransferEngine(TrainerWeightTransferEngine[DlxTrainerInitI
     ) -> None:
         super().__init__(client=client, source=source, is_sender=init_info.is_sender)
         self.topic, self.version = init_info.topic, 0
+        self.allow_missing = init_info.allow_missing
         self._publisher: dlx.Publisher | None = None
         if self.is_sender:
             self._connection = c = dlx.connect(name="trainer")
@@ -198,38 +208,51 @@ class DlxTrainerWeightTransferEngine(TrainerWeightTransferEngine[DlxTrainerInitI
         client.init_weight_transfer_engine({"topic": self.topic})
 
     def publish_weights(self) -> int:
-        """Publishes the source's tensors as the next version, and returns its number. Every rank of
-        the trainer calls it. Raises dlx.LimitError and dlx.NoMemory: engines keep what they have.
+        """Publishes the source's tensors as the next version. Every rank of the trainer calls it;
+        what rank 0 returns is the version's number. Raises dlx.LimitError and dlx.NoMemory, on rank
+        0 alone: engines keep what they have.
         """
         assert self.source is not None
         metadata = self.source.metadata()
-        tensors: dict[str, dlx.Tensor] = {}
-        if self._publisher is not None:
-            shapes = {m.name: torch.zeros((), dtype=m.dtype).expand(m.shape) for m in metadata}
-            try:
-                tensors = self._publisher.empty_like(shapes)
-            except (dlx.LimitError, dlx.NoMemory) as e:
-                e.add_note(_topic.size_note(self.topic, shapes))
-                raise
-        left = dict.fromkeys(tensors)
-        for name, tensor in self.source:  # every rank, since each step may gather
+        weights = iter(self.source)
+        try:
             if self._publisher is not None:
-                if name not in left or tensor.shape != tensors[name].shape:
-                    raise ValueError(f"{name!r} {list(tensor.shape)} is not in the metadata so")
-                torch.from_dlpack(tensors[name]).copy_(tensor.detach())
-                del left[name]
-        if left:
-            raise ValueError(f"{len(left)} tensors of the metadata did not come, as {min(left)!r}")
+                tensors = self._copy(self._publisher, metadata, weights)
+        finally:  # each step may gather, for which all ranks wait
+            for _ in weights:
+                pass
         if self._publisher is not None:
             self._publisher.publish(tensors, meta={"version": self.version + 1}, strict=True)
         self.version += 1
         return self.version
 
-    @staticmethod
-    def swap(client: VLLMWeightSyncClient, version: int) -> None:
+    def _copy(
+        self,
+        publisher: dlx.Publisher,
+        metadata: list[ParamMeta],
+        weights: Iterator[tuple[str, torch.Tensor]],
+    ) -> dict[str, dlx.Tensor]:
+        """Returns the tensors as copies in shared memory."""
+        shapes = {m.name: torch.zeros((), dtype=m.dtype).expand(m.shape) for m in metadata}
+        try:
+            tensors: dict[str, dlx.Tensor] = publisher.empty_like(shapes)
+        except (dlx.LimitError, dlx.NoMemory) as e:
+            e.add_note(_topic.size_note(self.topic, shapes))
+            raise
+        left = dict.fromkeys(tensors)
+        for name, tensor in weights:
+            if name not in left or tensor.shape != tensors[name].shape:
+                raise ValueError(f"{name!r} {list(tensor.shape)} is not in the metadata so")
+            torch.from_dlpack(tensors[name]).copy_(tensor.detach())
+            del left[name]
+        if left:
+            raise ValueError(f"{len(left)} tensors of the metadata did not come, as {min(left)!r}")
+        return tensors
+
+    def swap(self, client: VLLMWeightSyncClient, version: int) -> None:
         """Has an engine swap to a version that the topic retains."""
         client.start_weight_update()
-        client.update_weights({"version": version})
+        client.update_weights({"version": version, "allow_missing": self.allow_missing})
         client.finish_weight_update(str(version))
 
     def send_weights(self) -> None:
