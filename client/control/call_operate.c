@@ -79,6 +79,10 @@ int dlx_list_subscriptions(struct dlx_client *c, const char *topic, bool unserve
 
 /* ---- refusals ------------------------------------------------------------------------------ */
 
+/* Twice what the daemon keeps. One that is renewed moves to the end of the list, behind at most all
+ * others, so each is told although others are renewed again and again. */
+#define REFUSALS_TOLD_MAX 256U
+
 static void refusal_info(const Dlx__Wire__RefusalEntry *e, struct dlx_refusal_info *ret)
 {
     *ret = (struct dlx_refusal_info){
@@ -105,6 +109,7 @@ int dlx_list_refusals(struct dlx_client *c, const char *topic, dlx_refusal_info_
     Dlx__Wire__Packet request = DLX_PACKET(LIST_REFUSALS, list_refusals, &body);
     const Dlx__Wire__Packet *reply;
     bool more = true;
+    size_t n_told = 0;
     int r = dlx__call_begin_list(c, "dlx_list_refusals", (void *)(uintptr_t)fn, topic);
     if (r < 0)
         return r;
@@ -112,7 +117,7 @@ int dlx_list_refusals(struct dlx_client *c, const char *topic, dlx_refusal_info_
     if (!page)
         return DLX_E_NO_MEMORY;
     body.topic = (char *)(uintptr_t)(topic ? topic : "");
-    while (more) {
+    while (more && n_told < REFUSALS_TOLD_MAX) {
         r = dlx__call_ask_since(c, OPERATE_SINCE, "a list of refusals", &request,
                                 DLX__WIRE__PACKET__BODY_REFUSAL_LIST, &reply);
         if (r < 0)
@@ -128,6 +133,7 @@ int dlx_list_refusals(struct dlx_client *c, const char *topic, dlx_refusal_info_
             r = fn(&page[i], userdata);
         if (r != 0)
             return r;
+        n_told += n;
         if (n > 0)
             body.after = page[n - 1].number;
     }

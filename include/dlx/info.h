@@ -283,7 +283,9 @@ DLX_API int dlx_list_subscriptions(struct dlx_client *c, const char *topic, bool
 
 /**
  * Lists what the daemon has refused lately, the oldest refusal first. The daemon keeps 128 of them,
- * at most 32 of one user, until it ends. What a process is refused again is one entry.
+ * at most 32 of one user, until it ends. What a process is refused again is one entry, which moves
+ * to the end: if that happens during the call, it may be told twice. The call ends after about 256,
+ * however often programs are refused meanwhile.
  *
  * Returns as dlx_list_subscriptions().
  */

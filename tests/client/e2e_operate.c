@@ -163,6 +163,40 @@ TEST(a_refused_subscription_is_told_and_counted)
     ck_assert_uint_eq(dlx_test_stream_daemon_info(c).refused_qos, 3);
 }
 
+struct renewal {
+    struct dlx_client *c;
+    uint32_t n;
+};
+
+/* Another program has the same request refused again while the list goes on. */
+static int renew_refusal(const struct dlx_refusal_info *info, void *userdata)
+{
+    struct renewal *renewal = userdata;
+    auto_subscription *s = NULL;
+    ck_assert_uint_lt(renewal->n++, 1000);
+    fails(dlx_subscribe(renewal->c, info->topic, SUBSCRIBE(.reliable = true), &s), DLX_E_QOS, "");
+    return 0;
+}
+
+TEST(a_list_of_refusals_ends_although_they_are_renewed)
+{
+    enum { N = 16 };
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    struct dlx_publisher *publishers[N];
+    struct renewal renewal = {.c = other};
+    for (int i = 0; i < N; i++) {
+        char topic[16];
+        auto_subscription *s = NULL;
+        (void)snprintf(topic, sizeof topic, "t/%d", i);
+        publishers[i] = dlx_test_stream_publisher(c, topic, NULL);
+        fails(dlx_subscribe(other, topic, SUBSCRIBE(.reliable = true), &s), DLX_E_QOS, "");
+    }
+    ok(dlx_list_refusals(c, NULL, renew_refusal, &renewal));
+    ck_assert_uint_ge(renewal.n, N);
+    for (int i = 0; i < N; i++)
+        dlx_publisher_unref(publishers[i]);
+}
+
 static void hold_three(struct dlx_test_peer *parent)
 {
     struct dlx_subscription *s =
