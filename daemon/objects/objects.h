@@ -93,11 +93,12 @@ struct dlxd_request {
     uint64_t after;     /* of a list: handler_list.c */
     uint64_t seen_link; /* likewise: how far it came */
     uint64_t seen_drain;
-    uint32_t n;       /* of a drop: publishers dropped so far; of Kick: clients */
-    uint32_t n_older; /* of Kick: those of an older version */
-    uint64_t sum;     /* of ListClients: bytes of the client that is being counted */
-    bool unserved;    /* of ListSubscriptions */
-    bool in_patterns; /* likewise: those to topics are listed */
+    uint32_t n;                         /* of a drop: publishers dropped so far; of Kick: clients */
+    uint32_t n_older;                   /* of Kick: those of an older version */
+    uint64_t counted;                   /* of ListClients: the client that is being counted */
+    uint64_t sum;                       /* likewise: its bytes so far */
+    bool unserved;                      /* of ListSubscriptions */
+    bool in_patterns;                   /* likewise: those to topics are listed */
     char topic[DLX_TOPIC_SIZE_MAX + 1]; /* of a list or a drop */
     struct dlxd_topic_cursor cursor;
     struct dlxd_offers offers; /* of Subscribe */

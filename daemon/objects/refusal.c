@@ -49,11 +49,12 @@ static bool count_code(struct dlxd_refusals *refusals, int code)
 
 static struct dlxd_refusal *find_same(struct dlxd_refusals *refusals,
                                       const struct dlxd_client *client, enum dlxd_refused what,
-                                      const char *topic, int code)
+                                      const char *topic, uint64_t subscription, int code)
 {
     dlx_for_each (it, &refusals->list) {
         struct dlxd_refusal *refusal = refusal_at(it);
         if (refusal->pid == client->pid && refusal->what == what && refusal->code == code &&
+            (what != DLXD_REFUSED_LINK || refusal->subscription == subscription) &&
             dlxd_principal_is_same_user(refusal->principal, client->principal) &&
             strcmp(refusal->topic, topic) == 0)
             return refusal;
@@ -110,7 +111,7 @@ void dlxd_refusal_note(struct dlxd_client *client, enum dlxd_refused what, const
     struct dlxd_refusals *refusals = &client->broker->refusals;
     if (dlx__is_inbox(topic) || !count_code(refusals, code))
         return;
-    struct dlxd_refusal *refusal = find_same(refusals, client, what, topic, code);
+    struct dlxd_refusal *refusal = find_same(refusals, client, what, topic, subscription, code);
     if (!refusal)
         refusal = refusal_new(refusals, client);
     if (!refusal)

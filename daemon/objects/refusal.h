@@ -15,8 +15,8 @@
 #define DLXD_REFUSALS_OF_USER_MAX 32U
 #define DLXD_RULE_TEXT_SIZE       256
 
-/* One that is made again by the same process, on the same topic and for the same reason, is counted
- * and becomes the last one. */
+/* One that is made again by the same process, on the same topic (a link: of the same subscription)
+ * and for the same reason, is counted and becomes the last one. */
 struct dlxd_refusal {
     struct dlxd_list node; /* in broker->refusals.list, by number */
     uint64_t number;

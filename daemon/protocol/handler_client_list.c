@@ -33,11 +33,17 @@ struct client_page {
     uint32_t n_looks;
 };
 
-/* Counts publishers of the client and their memory, from the one after `request->object` on.
- * Returns false if some are left for another step. */
+/* Counts publishers of the client and their memory, from the one after `request->object` on, unless
+ * another one, which has ended since, was counted. Returns false if some are left for another step.
+ */
 static bool count_publishers(struct dlxd_request *request, struct client_page *page,
                              struct dlxd_client *client)
 {
+    if (request->counted != dlxd_client_id(client)) {
+        request->counted = dlxd_client_id(client);
+        request->object = request->sum = 0;
+        request->n = 0;
+    }
     struct dlxd_list *it = dlxd_client_next_publisher(client, request->object);
     for (; it != &client->publishers; it = it->next) {
         const struct dlxd_publisher *publisher =
@@ -86,8 +92,6 @@ static bool add_clients(struct client_page *page, struct dlxd_client *client)
             fill_client(&page->entries[page->n++], request, it);
         }
         request->after = dlxd_client_id(it);
-        request->object = request->sum = 0;
-        request->n = 0;
         if (dlxd_slice_is_over(&client->broker->users))
             return true;
     }

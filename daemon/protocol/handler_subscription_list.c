@@ -105,6 +105,15 @@ static void list_add(struct subscription_page *page, struct dlxd_client *client,
     request->after = NO_TOPIC;
 }
 
+static void add_if_seen(struct subscription_page *page, struct dlxd_client *client,
+                        struct dlxd_topic *topic)
+{
+    if (may_see(client, topic->name))
+        list_add(page, client, topic);
+    else
+        client->request.after = NO_TOPIC;
+}
+
 /* Adds those to topics. Returns false at the end. */
 static bool add_of_topics(struct subscription_page *page, struct dlxd_client *client)
 {
@@ -112,7 +121,7 @@ static bool add_of_topics(struct subscription_page *page, struct dlxd_client *cl
     const struct dlxd_registry *registry = &client->broker->registry;
     struct dlxd_topic *topic = NULL;
     if (request->after != NO_TOPIC && (topic = dlxd_registry_find(registry, request->cursor.after)))
-        list_add(page, client, topic);
+        add_if_seen(page, client, topic);
     else
         request->after = NO_TOPIC;
     while (request->after == NO_TOPIC) {
@@ -120,10 +129,7 @@ static bool add_of_topics(struct subscription_page *page, struct dlxd_client *cl
         if (!topic)
             return false;
         request->after = 0;
-        if (may_see(client, topic->name))
-            list_add(page, client, topic);
-        else
-            request->after = NO_TOPIC;
+        add_if_seen(page, client, topic);
         if (dlxd_slice_is_over(&client->broker->users))
             break;
     }

@@ -5,6 +5,8 @@
 #include "daemon/objects/connection.h"
 #include "daemon/objects/publisher_state.h"
 #include "daemon/objects/refusal.h"
+#include "daemon/objects/subscription.h"
+#include "daemon/protocol/handler.h"
 #include "tests/daemon/harness_scene.h"
 #include <stdio.h>
 
@@ -167,6 +169,65 @@ TEST(no_user_pushes_out_refusals_of_others)
             after = list->entries[i]->number;
     } while (list->more);
     ck_assert_uint_eq(n, DLXD_REFUSALS_OF_USER_MAX + 1);
+}
+
+/* Both links of a process to one topic are told, each with its subscription. */
+TEST(a_refused_link_of_each_subscription_of_a_process_is_told)
+{
+    for (uint64_t id = 1; id <= 2; id++)
+        for (int n = 0; n < 2; n++)
+            dlxd_refusal_note(pod, DLXD_REFUSED_LINK, "t", id, DLX_E_LIMIT, "links");
+    for (uint64_t id = 1; id <= 2; id++) {
+        const struct dlxd_refusal *refusal = dlxd_refusal_of(&dlx_scene.broker, id);
+        ck_assert_ptr_nonnull(refusal);
+        ck_assert_uint_eq(refusal->n, 2);
+    }
+    ck_assert_uint_eq(dlx_scene.broker.refusals.n, 2);
+}
+
+static size_t n_subscriptions_after(const char *pattern, const char *after_topic)
+{
+    Dlx__Wire__ListSubscriptions *list = WIRE(list_subscriptions, .topic = WIRE_TEXT(pattern),
+                                              .after_topic = WIRE_TEXT(after_topic));
+    return dlx_scene_call_gets(pod, list, BODY(SUBSCRIPTION_LIST))->subscription_list->n_entries;
+}
+
+TEST(a_list_that_goes_on_after_a_subscription_tells_only_what_a_user_may_observe_and_asked_for)
+{
+    int secret, open;
+    (void)dlx_scene_subscription(other, "secret", NULL, &secret);
+    (void)dlx_scene_subscribed(dlx_scene_subscription(other, "open", NULL, &open));
+    dlx_for_each (it, &other->subscriptions)
+        dlxd_subscription_open(dlxd_container_of(it, struct dlxd_subscription, by_client));
+    ck_assert_uint_eq(n_subscriptions_after("**", "open"), 1);
+    ck_assert_uint_eq(n_subscriptions_after("**", "secret"), 0);
+    ck_assert_uint_eq(n_subscriptions_after("x/*", "open"), 0);
+}
+
+/* Its publishers are so many that they are counted in more than one step. */
+TEST(what_was_counted_of_a_client_that_has_left_is_not_told_of_the_next)
+{
+    struct dlxd_client *next = newcomer(2);
+    Dlx__Wire__ListClients body = DLX__WIRE__LIST_CLIENTS__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    body.after_client = dlxd_client_id(pod);
+    packet.list_clients = &body;
+    for (int i = 0; i < 300; i++) {
+        Dlx__Wire__PublisherNew request = dlx_scene_publisher_new("t");
+        (void)dlx_scene_call(other, &request);
+        dlx_scene_close_received();
+    }
+    dlx_scene.broker.users.slice_end_ns = UINT64_MAX;
+    ck_assert_int_eq(dlxd_handle_list_clients(root, &packet), 1);
+    dlxd_client_free(other);
+    ck_assert_int_eq(dlxd_request_continue(root), 0);
+    dlx_scene.broker.users.slice_end_ns = 0;
+    const Dlx__Wire__ClientList *list =
+        dlx_scene_expect(dlx_scene_fd(root), BODY(CLIENT_LIST))->client_list;
+    ck_assert_uint_eq(list->n_entries, 1);
+    ck_assert_uint_eq(list->entries[0]->client, dlxd_client_id(next));
+    ck_assert_uint_eq(list->entries[0]->n_publishers, 0);
+    ck_assert_uint_eq(list->entries[0]->shared_bytes, 0);
 }
 
 int main(void)
