@@ -14,6 +14,26 @@ static uint64_t report_look(const dlx_atomic_u64 *word)
     return dlx_load64_relaxed((dlx_atomic_u64 *)(uintptr_t)word);
 }
 
+/* How often words are read that a client writes all the time. */
+#define TRIES_MAX 8
+
+/* `first` are the words `waited` and `waits_since`. A wait that ended before the clock was read
+ * would be told too long, and the sum would fall: both are read until no wait has. */
+static void report_waits(int fd, const uint64_t first[2], struct dlxd_control_report *ret)
+{
+    uint64_t words[2] = {first[0], first[1]}, before, now;
+    const off_t at = offsetof(struct dlx_shm_control, waited);
+    int tries = TRIES_MAX;
+    do {
+        before = words[0];
+        now = dlx__now_ns();
+    } while (before & DLX_SHM_WAITING && pread(fd, words, sizeof words, at) == sizeof words &&
+             words[0] != before && tries-- > 0);
+    ret->waited_ns = dlx_shm_waited(words[0], now);
+    ret->waited_before_ns = DLX_MIN(ret->waited_ns, dlx_shm_waited(words[0], words[1]));
+    ret->waits_since = words[0] & DLX_SHM_WAITING ? words[1] : 0;
+}
+
 void dlxd_report_control(int fd, struct dlxd_control_report *ret)
 {
     struct dlx_shm_control control;
@@ -30,9 +50,8 @@ void dlxd_report_control(int fd, struct dlxd_control_report *ret)
     ret->moved_at = report_look(&control.moved_at);
     ret->copied = report_look(&control.copied);
     ret->copied_bytes = report_look(&control.copied_bytes);
-    uint64_t waited = report_look(&control.waited);
-    ret->waited_ns = dlx_shm_waited(waited, dlx__now_ns());
-    ret->waits_since = waited & DLX_SHM_WAITING ? report_look(&control.waits_since) : 0;
+    const uint64_t waits[] = {report_look(&control.waited), report_look(&control.waits_since)};
+    report_waits(fd, waits, ret);
 }
 
 uint64_t dlxd_report_published_ns(int fd, uint32_t n_entries, uint64_t n)
@@ -101,8 +120,6 @@ bool dlxd_report_has_left(int fd, uint32_t max_held)
 /* The words of a link page from `cursor` to `missed`. */
 #define COUNTERS_AT   offsetof(struct dlx_shm_link, cursor)
 #define COUNTERS_SIZE (offsetof(struct dlx_shm_link, n_used) - COUNTERS_AT)
-/* How often counters are read that a subscriber writes all the time. */
-#define COUNTERS_TRIES 8
 
 struct counters {
     struct dlx_shm_misses misses;
@@ -131,7 +148,7 @@ static bool read_counters_at_once(int fd, struct counters *ret)
 {
     struct counters before;
     bool found = read_counters(fd, ret), agree = false;
-    for (int i = 0; found && !agree && i < COUNTERS_TRIES; i++) {
+    for (int i = 0; found && !agree && i < TRIES_MAX; i++) {
         before = *ret;
         found = read_counters(fd, ret);
         agree = dlx_shm_misses_agree(&before.misses, &ret->misses);

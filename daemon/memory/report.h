@@ -21,9 +21,10 @@ struct dlxd_control_report {
     uint64_t refused;
     uint64_t copied;
     uint64_t copied_bytes;
-    uint64_t waited_ns;   /* for room */
-    uint64_t waits_since; /* when the wait began that goes on; 0: none does */
-    uint64_t moved_at;    /* the newest message that an earlier control block had; 0: none */
+    uint64_t waited_ns;        /* for room */
+    uint64_t waited_before_ns; /* without the wait that goes on */
+    uint64_t waits_since;      /* when the wait began that goes on; 0: none does */
+    uint64_t moved_at;         /* the newest message that an earlier control block had; 0: none */
 };
 
 /* The daemon's own knowledge of a link. */

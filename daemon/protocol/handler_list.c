@@ -61,8 +61,9 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
         entry->copied = report.copied;
         entry->copied_bytes = report.copied_bytes;
         entry->for_everybody = for_everybody;
-        entry->blocked_ns = report.waited_ns;
-        entry->blocked_at_ns = dlxd_publisher_has_ended(publisher) ? 0 : report.waits_since;
+        bool has_ended = dlxd_publisher_has_ended(publisher); /* in a wait, which goes on no more */
+        entry->blocked_ns = has_ended ? report.waited_before_ns : report.waited_ns;
+        entry->blocked_at_ns = has_ended ? 0 : report.waits_since;
     }
     if (publisher->gone) { /* its control block may be closed */
         entry->published = publisher->gone_head;

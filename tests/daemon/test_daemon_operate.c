@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What operators see and do in the daemon: who sees whose connections and refusals, and who may
  * kick whom. A client on another socket than the main one is an ordinary user. */
+#include "common/memory.h"
 #include "common/topic.h"
 #include "daemon/objects/connection.h"
 #include "daemon/objects/publisher_state.h"
@@ -9,6 +10,8 @@
 #include "daemon/protocol/handler.h"
 #include "tests/daemon/harness_scene.h"
 #include <stdio.h>
+
+#define SECOND UINT64_C(1000000000)
 
 static struct dlxd_client *root, *pod, *other;
 
@@ -228,6 +231,47 @@ TEST(what_was_counted_of_a_client_that_has_left_is_not_told_of_the_next)
     ck_assert_uint_eq(list->entries[0]->client, dlxd_client_id(next));
     ck_assert_uint_eq(list->entries[0]->n_publishers, 0);
     ck_assert_uint_eq(list->entries[0]->shared_bytes, 0);
+}
+
+/* Its wait, after earlier ones, began a second ago. */
+static struct dlxd_publisher *new_waiting(uint64_t earlier_ns)
+{
+    uint64_t since = dlx__now_ns() - SECOND;
+    struct dlxd_publisher *publisher;
+    struct dlxd_publisher_fds made;
+    void *map;
+    ok(dlxd_publisher_new(&publisher, pod, "t", PUBLISHER_CONFIG(.history = 4, .retain = 2),
+                          &made));
+    dlx__close(made.membership_fd);
+    dlx__close(made.link_sock);
+    ok(dlx__region_populate(&dlx__memory_memfd, made.control_fd, publisher->control->size, &map));
+    struct dlx_shm_control *control = map;
+    dlx_store64_relaxed(&control->head, 5);
+    dlx_store64_relaxed(&control->waits_since, since);
+    dlx_store64_relaxed(&control->waited, DLX_SHM_WAITING | (since - earlier_ns));
+    dlx__region_unmap(map, publisher->control->size);
+    dlx_test_broker_ready(&dlx_scene, publisher);
+    dlxd_publisher_announce(publisher, true);
+    return publisher;
+}
+
+static const Dlx__Wire__PublisherEntry *list_publisher(void)
+{
+    const Dlx__Wire__PublisherList *list =
+        dlx_scene_call_gets(root, WIRE(list_publishers), BODY(PUBLISHER_LIST))->publisher_list;
+    ck_assert_uint_eq(list->n_entries, 1);
+    return list->entries[0];
+}
+
+TEST(the_wait_of_a_publisher_that_has_ended_does_not_go_on)
+{
+    struct dlxd_publisher *publisher = new_waiting(700);
+    ck_assert_uint_ge(list_publisher()->blocked_ns, SECOND + 700);
+    ck_assert_uint_ne(list_publisher()->blocked_at_ns, 0);
+    (void)dlxd_publisher_end(publisher);
+    ck_assert(list_publisher()->retained);
+    ck_assert_uint_eq(list_publisher()->blocked_ns, 700);
+    ck_assert_uint_eq(list_publisher()->blocked_at_ns, 0);
 }
 
 int main(void)
