@@ -3,6 +3,7 @@
 /* Figures of topics: counters that never fall, rates, sums of publishers and links. */
 
 #include "cli/board.h"
+#include "cli/output.h"
 #include <dlx/error.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,18 +112,32 @@ static uint64_t grown(uint64_t before, uint64_t now)
     return now >= before ? now - before : now;
 }
 
+/* A publisher and a subscriber say what they like: a counter that is full does not begin anew. */
+static uint64_t sum_of(uint64_t a, uint64_t b)
+{
+    return b > UINT64_MAX - a ? UINT64_MAX : a + b;
+}
+
+static void board_add_to(uint64_t *counter, uint64_t n)
+{
+    *counter = sum_of(*counter, n);
+}
+
 static void count(struct board_topic *topic, const struct dlx_publisher_info *before,
                   const struct dlx_publisher_info *now)
 {
     static const struct dlx_publisher_info none;
     const struct dlx_publisher_info *old = before ? before : &none;
     uint64_t *counters = topic->counters;
-    counters[BOARD_MESSAGES] += grown(old->published, now->published);
-    counters[BOARD_BYTES] += grown(old->published_bytes, now->published_bytes);
-    counters[BOARD_REFUSED] += grown(known(old->refused), known(now->refused));
-    counters[BOARD_COPIED] += grown(known(old->copied), known(now->copied));
-    counters[BOARD_COPIED_BYTES] += grown(known(old->copied_bytes), known(now->copied_bytes));
-    counters[BOARD_BLOCKED_NS] += grown(known(old->blocked_ns), known(now->blocked_ns));
+    board_add_to(&counters[BOARD_MESSAGES], grown(old->published, now->published));
+    board_add_to(&counters[BOARD_BYTES], grown(old->published_bytes, now->published_bytes));
+    board_add_to(&counters[BOARD_REFUSED], grown(known(old->refused), known(now->refused)));
+    board_add_to(&counters[BOARD_COPIED], grown(known(old->copied), known(now->copied)));
+    board_add_to(&counters[BOARD_COPIED_BYTES],
+                 grown(known(old->copied_bytes), known(now->copied_bytes)));
+    /* No new beginning: a wait that was told too long, of a publisher that was killed, say. */
+    if (known(now->blocked_ns) > known(old->blocked_ns))
+        board_add_to(&counters[BOARD_BLOCKED_NS], known(now->blocked_ns) - known(old->blocked_ns));
 }
 
 /* How many of these are publishers of the first one's topic. */
@@ -262,7 +277,7 @@ static size_t forget_topics(struct board *b, struct board_topic *topics, size_t 
             topics[kept++] = topics[t];
         else
             for (size_t i = 0; i < BOARD_N_COUNTERS; i++)
-                b->forgotten[i] += topics[t].counters[i];
+                board_add_to(&b->forgotten[i], topics[t].counters[i]);
     return kept;
 }
 
@@ -328,9 +343,9 @@ int board_set_links(struct board *b, size_t i, const struct dlx_link_info *infos
         uint64_t lost = grown(before ? before->info.lost : 0, now->lost);
         uint64_t skipped = grown(before ? before->info.skipped : 0, now->skipped);
         uint64_t taken = grown(before ? before->info.taken : 0, now->taken);
-        topic->counters[BOARD_LOST] += lost;
-        topic->counters[BOARD_SKIPPED] += skipped;
-        dropped += lost + skipped;
+        board_add_to(&topic->counters[BOARD_LOST], lost);
+        board_add_to(&topic->counters[BOARD_SKIPPED], skipped);
+        dropped = sum_of(dropped, sum_of(lost, skipped));
         links[l] = (struct board_link){
             .info = *now, .taken_per_s = seconds > 0 ? (double)taken / seconds : BOARD_UNKNOWN};
     }
@@ -354,8 +369,8 @@ static void add_rate(double *sum, double rate)
 /* The age at a time of what was published then; 0: there is none. */
 static uint64_t age_at(int64_t now_ns, uint64_t published_ns)
 {
-    uint64_t now = (uint64_t)now_ns;
-    return published_ns == 0 ? 0 : now > published_ns ? now - published_ns : 1;
+    uint64_t age = (uint64_t)output_age(now_ns, published_ns);
+    return published_ns > 0 && age == 0 ? 1 : age;
 }
 
 static void raise_to(uint64_t *most, uint64_t n)
@@ -377,7 +392,7 @@ static void sum_link(struct board_topic *topic, const struct board_publisher *p,
     raise_to(&topic->next_age_ns, age_at(now_ns, link->next_ns));
     raise_to(&topic->behind, known(link->behind));
     topic->n_held += link->n_held;
-    topic->held_bytes += board_held_bytes(p, link);
+    board_add_to(&topic->held_bytes, board_held_bytes(p, link));
     topic->n_full += link->max_held > 0 && link->n_held >= link->max_held;
     topic->n_joining += link->joining;
     topic->blocked |= link->blocks;
@@ -393,7 +408,7 @@ static void sum_topic(const struct board *b, struct board_topic *topic)
     topic->n_full = topic->n_joining = topic->held_age_ns = topic->next_age_ns = 0;
     topic->blocked = false;
     topic->for_everybody = topic->n_listed > 0;
-    topic->dropped = topic->counters[BOARD_LOST] + topic->counters[BOARD_SKIPPED];
+    topic->dropped = sum_of(topic->counters[BOARD_LOST], topic->counters[BOARD_SKIPPED]);
     for (size_t i = topic->first; i < topic->first + topic->n_listed; i++) {
         const struct board_publisher *p = &b->publishers[i];
         topic->for_everybody &= p->info.for_everybody;

@@ -19,15 +19,19 @@
 
 int cli_report(const struct cli *cli, const char *what, const char *format, ...)
 {
-    char words[1024];
+    char words[1024], shown[1024], shown_what[1024] = "";
     va_list args;
     va_start(args, format);
     (void)vsnprintf(words, sizeof words, format, args);
     va_end(args);
+    output_printable(words, shown,
+                     sizeof shown); /* paths and names of others' programs are in it */
+    if (what)
+        output_printable(what, shown_what, sizeof shown_what);
     progress_clear();
     (void)fflush(stdout);
-    (void)fprintf(stderr, DLXCTL " %s: %s%s%s\n", cli->command, what ? what : "", what ? ": " : "",
-                  words);
+    (void)fprintf(stderr, DLXCTL " %s: %s%s%s\n", cli->command, shown_what, what ? ": " : "",
+                  shown);
     return CLI_FAILURE;
 }
 

@@ -78,7 +78,7 @@ static void queue_clear(struct queue *q)
 
 static int64_t age_of(uint64_t published_ns)
 {
-    return (int64_t)((uint64_t)wait_now() - published_ns);
+    return output_age(wait_now(), published_ns);
 }
 
 /* 0: the publisher has dropped the message, and its time. */

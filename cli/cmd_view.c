@@ -144,8 +144,7 @@ static void put_title(FILE *file, const struct session *s)
 {
     char title[sizeof s->view.title + HUMAN_SIZE + 8], age[HUMAN_SIZE], topic[256];
     output_printable(s->topic, topic, sizeof topic);
-    const uint64_t now = (uint64_t)wait_now(), at = (uint64_t)s->view.published_ns;
-    human_ns(now > at ? (int64_t)(now - at) : 0, age); /* the time is what the publisher says */
+    human_ns(output_age(wait_now(), (uint64_t)s->view.published_ns), age);
     if (s->view.kind == VIEW_NOTHING)
         (void)snprintf(title, sizeof title, "%s", topic);
     else

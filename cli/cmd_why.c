@@ -128,7 +128,7 @@ static const char *words_of(const char *what)
 static void look_at_refusal(struct why *why, const struct dlx_refusal_info *refusal)
 {
     char program[WHY_PROGRAM_SIZE], age[HUMAN_SIZE];
-    int64_t ns = why->now.at_ns - (int64_t)refusal->at_ns;
+    int64_t ns = output_age(why->now.at_ns, refusal->at_ns);
     if (ns > REFUSAL_MOST_NS)
         return;
     bool is_quota = refusal->code == DLX_E_LIMIT;

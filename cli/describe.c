@@ -260,5 +260,5 @@ bool describe_meta_text(const struct dlx_message *m, char text[DESCRIBE_META_SIZ
 
 int64_t describe_age(const struct dlx_message *m)
 {
-    return (int64_t)((uint64_t)wait_now() - dlx_message_monotonic_ns(m));
+    return output_age(wait_now(), dlx_message_monotonic_ns(m));
 }

@@ -42,6 +42,12 @@ void human_bytes(uint64_t bytes, char text[HUMAN_SIZE])
     (void)snprintf(text, HUMAN_SIZE, "%.20s %s", number, units[unit]);
 }
 
+int64_t output_age(int64_t now_ns, uint64_t at_ns)
+{
+    const uint64_t now = (uint64_t)now_ns;
+    return at_ns > 0 && now > at_ns ? (int64_t)(now - at_ns) : 0;
+}
+
 void human_ns(int64_t ns, char text[HUMAN_SIZE])
 {
     const char *sign = ns < 0 ? "-" : "";

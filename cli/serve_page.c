@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/serve_page.h"
 #include "cli/describe.h"
+#include "cli/output.h"
 #include "cli/user.h"
 #include "page_files.h"
 #include <stdlib.h>
@@ -50,18 +51,12 @@ static json_t *user_json(uint32_t uid)
     return output_json_text(user_name(uid, name));
 }
 
-/* 0: it was not, or is yet to come: a publisher says what it likes. */
-static int64_t serve_page_age(int64_t now_ns, uint64_t at_ns)
-{
-    return at_ns > 0 && (uint64_t)now_ns > at_ns ? (int64_t)((uint64_t)now_ns - at_ns) : 0;
-}
-
 /* How long ago something was; null: it was not. */
 static json_t *page_age_json(int64_t now_ns, uint64_t at_ns)
 {
     if (at_ns == 0)
         return json_null();
-    return json_integer(serve_page_age(now_ns, at_ns));
+    return json_integer(output_age(now_ns, at_ns));
 }
 
 static int add_unserved(const struct dlx_subscription_info *info, void *array)
@@ -234,7 +229,7 @@ static struct hold *find_holds(const struct board *b, size_t *ret_n)
                 holds[(*ret_n)++] =
                     (struct hold){.publisher = p,
                                   .link = &p->links[l].info,
-                                  .age_ns = serve_page_age(p->links_ns, p->links[l].info.held_ns)};
+                                  .age_ns = output_age(p->links_ns, p->links[l].info.held_ns)};
     }
     if (holds)
         qsort(holds, *ret_n, sizeof *holds, compare_holds);

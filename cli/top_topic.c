@@ -15,7 +15,7 @@ static const char *age_text(int64_t now_ns, uint64_t at_ns, char text[HUMAN_SIZE
 {
     *text = '\0';
     if (at_ns > 0)
-        human_ns(now_ns - (int64_t)at_ns, text);
+        human_ns(output_age(now_ns, at_ns), text);
     return text;
 }
 
@@ -86,7 +86,7 @@ static int write_publisher(FILE *file, const struct board_publisher *p, unsigned
                 i->copied == 1 ? "" : "s", copied);
     }
     if (i->blocked_ns > 0 && i->blocked_ns != DLX_FIGURE_UNKNOWN) {
-        human_ns((int64_t)i->blocked_ns, blocked);
+        human_ns((int64_t)(i->blocked_ns & INT64_MAX), blocked);
         (void)age_text(p->look_ns, i->blocked_at_ns, now);
         fprintf(file, "  blocked      %s in all%s%s\n", blocked, *now ? ", now for " : "", now);
     }

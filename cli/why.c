@@ -127,11 +127,11 @@ static void say_link(const struct why *why, struct why_finding *finding,
                 n_taken == 1 ? "" : "s", time_text(why->now.at_ns - why->before.at_ns, time));
     if (link->next_ns > 0)
         why_say(finding, "; its next message is %s old",
-                time_text(why->now.at_ns - (int64_t)link->next_ns, time));
+                time_text(output_age(why->now.at_ns, link->next_ns), time));
     why_say(finding, "; it holds %u of %u", link->n_held, link->max_held);
     if (link->held_ns > 0)
         why_say(finding, ", the oldest for %s",
-                time_text(why->now.at_ns - (int64_t)link->held_ns, time));
+                time_text(output_age(why->now.at_ns, link->held_ns), time));
     why_say(finding, "%s", why_state(why, link->pid, state));
 }
 
@@ -206,7 +206,7 @@ static void look_at_group(struct why *why, const struct look_entry *entry,
             group->name, entry->info.topic, group->waiting, group->in_flight);
     if (group->oldest_ns > 0)
         why_say(finding, ", the oldest is %s old",
-                time_text(why->now.at_ns - (int64_t)group->oldest_ns, time));
+                time_text(output_age(why->now.at_ns, group->oldest_ns), time));
     if (group->n_workers == 0) {
         why_say(finding, "; it has no worker");
         why_advise(finding, "start a worker (a subscription with group \"%s\")", group->name);
@@ -256,7 +256,7 @@ static void say_waits(struct why *why, const struct look_entry *entry)
     struct why_finding *finding = why_find(why, "waiting");
     why_say(finding, "publisher %s has waited for %s for subscribers or workers; it has %u",
             why_program(p->client_name, p->pid, p->uid, program),
-            time_text(why->now.at_ns - (int64_t)p->blocked_at_ns, time), p->n_subscribers);
+            time_text(output_age(why->now.at_ns, p->blocked_at_ns), time), p->n_subscribers);
     why_advise(finding, "start the subscribers or workers that it waits for (min_subscribers, "
                         "groups)");
 }

@@ -174,6 +174,42 @@ TEST(copies_and_waits_of_publishers_are_counted)
     ck_assert_uint_eq(topic("a")->counters[BOARD_COPIED], 3);
 }
 
+/* The wait of a publisher that was killed ends at an unknown time, and is taken back. */
+TEST(a_sum_of_waits_that_is_corrected_is_not_counted_again)
+{
+    struct dlx_publisher_info info = publisher("a", 1, 10);
+    info.blocked_ns = 900;
+    look(1, false, &info, 1);
+    info.blocked_ns = 600;
+    info.retained = true;
+    look(2, true, &info, 1);
+    ck_assert_uint_eq(topic("a")->counters[BOARD_BLOCKED_NS], 900);
+    info.blocked_ns = 700;
+    look(3, true, &info, 1);
+    ck_assert_uint_eq(topic("a")->counters[BOARD_BLOCKED_NS], 1000);
+}
+
+TEST(counters_do_not_fall_whatever_a_publisher_and_a_subscriber_say)
+{
+    struct dlx_publisher_info info = publisher("a", 1, 0);
+    for (int i = 1; i <= 4; i++) {
+        uint64_t n = i % 2 ? UINT64_MAX : 1;
+        info.published = info.published_bytes = info.refused = info.copied = n;
+        info.copied_bytes = info.blocked_ns = n;
+        look(i, i > 1, &info, 1);
+        set_link(0, i, subscriber(1, 1, n));
+        ck_assert_uint_eq(topic("a")->counters[BOARD_MESSAGES], UINT64_MAX);
+        ck_assert_uint_eq(topic("a")->counters[BOARD_BYTES], UINT64_MAX);
+        ck_assert_uint_eq(topic("a")->counters[BOARD_LOST], UINT64_MAX);
+        ck_assert_uint_eq(topic("a")->dropped, UINT64_MAX);
+    }
+    info.refused = info.copied = UINT64_MAX - 1; /* UINT64_MAX: unknown */
+    for (int i = 5; i <= 8; i++, info.refused = info.copied = i % 2 ? UINT64_MAX - 1 : 1)
+        look(i, true, &info, 1);
+    ck_assert_uint_eq(topic("a")->counters[BOARD_REFUSED], UINT64_MAX);
+    ck_assert_uint_eq(topic("a")->counters[BOARD_COPIED], UINT64_MAX);
+}
+
 TEST(a_look_that_fails_changes_nothing)
 {
     struct dlx_publisher_info info = publisher("a", 1, 10), other = publisher("b", 2, 1);
@@ -340,6 +376,27 @@ TEST(an_open_topic_shows_its_programs_without_control_characters)
     contains(text, "b: no publisher any more\n");
     ck_assert_ptr_null(strchr(text, '\033'));
     ck_assert_ptr_null(strchr(text, '\007'));
+}
+
+/* Times are words of other programs: none of them is older than the clock, or in the future. */
+TEST(times_that_are_lies_have_no_age)
+{
+    struct dlx_publisher_info info = publisher("a", 1, 10);
+    struct dlx_link_info link = subscriber(1, 8, 2);
+    char text[4096] = "";
+    info.blocked_ns = UINT64_MAX - 1;
+    info.blocked_at_ns = UINT64_C(1) << 63;
+    link.next_ns = (UINT64_C(1) << 63) + 1;
+    link.held_ns = 9 * (uint64_t)SECOND;
+    look(1, false, &info, 1);
+    set_link(0, 1, link);
+    FILE *file = fmemopen(text, sizeof text, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(top_topic_write(file, &board, "a", 200), 0);
+    ck_assert_int_eq(fclose(file), 0);
+    contains(text, "now for 0 ns");
+    for (const char *at = strchr(text, '-'); at; at = strchr(at + 1, '-'))
+        ck_assert_msg(!strchr("0123456789", at[1]), "%s", text);
 }
 
 int main(void)

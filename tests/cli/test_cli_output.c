@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Output for people: numbers, tables, text of others, rates; and the names and contents of saved
  * files. */
+#include "cli/cli.h"
 #include "cli/describe.h"
 #include "cli/npy.h"
 #include "cli/output.h"
@@ -585,6 +586,20 @@ TEST(tensors_are_saved_whole_or_not_at_all)
     shape[0] = INT64_MAX;
     ck_assert_int_eq(save_tensor(&t, path, &report, &e), DLX_E_SHAPE);
     ck_assert_uint_eq(dlx_test_n_files(), 0);
+}
+
+/* Paths and names of other users' programs are in errors, which root reads. */
+TEST(no_error_has_a_control_character)
+{
+    const struct cli cli = {.command = "trace"};
+    char text[200] = "";
+    FILE *before = stderr;
+    stderr = fmemopen(text, sizeof text, "w");
+    ck_assert_ptr_nonnull(stderr);
+    (void)cli_report(&cli, "top\033ic", "%s: no", "/lib\033[2J\007");
+    ck_assert_int_eq(fclose(stderr), 0);
+    stderr = before;
+    ck_assert_str_eq(text, "dlxctl trace: top?ic: /lib?[2J?: no\n");
 }
 
 int main(void)
