@@ -16,8 +16,8 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -405,22 +405,25 @@ type Welcome = Box<dyn Fn(Stream) + Send + Sync>;
 
 /// Where this bridge can be reached.
 pub struct Door {
-    addresses: Vec<SocketAddr>,
+    /// Where it listens.
+    places: Vec<SocketAddr>,
     keys: Option<Arc<Keys>>,
     guests: Mutex<HashMap<Ticket, Arc<Welcome>>>,
-    n_strangers: AtomicUsize,
+    n_strangers: Mutex<usize>,
+    /// There are less strangers.
+    one_left: Condvar,
 }
 
 impl Door {
     /// None: the configuration has none, or it cannot be opened, which is said.
     pub fn open(config: &Config, keys: Option<Arc<Keys>>) -> Option<Arc<Door>> {
         let mut listeners = Vec::new();
-        let mut addresses = Vec::new();
+        let mut places = Vec::new();
         for place in config.doors() {
             match listen(&place) {
                 Ok((listener, at)) => {
                     listeners.push(listener);
-                    addresses.extend(at);
+                    places.push(at);
                 }
                 Err(e) => say(format_args!(
                     "{place}: {e}: others cannot open streams there, and all goes through zenoh, \
@@ -428,15 +431,15 @@ impl Door {
                 )),
             }
         }
-        addresses.truncate(ADDRESSES_MAX);
-        if addresses.is_empty() {
+        if places.is_empty() {
             return None;
         }
         let door = Arc::new(Door {
-            addresses,
+            places,
             keys,
             guests: Mutex::default(),
-            n_strangers: AtomicUsize::new(0),
+            n_strangers: Mutex::default(),
+            one_left: Condvar::new(),
         });
         for listener in listeners {
             let own = door.clone();
@@ -449,8 +452,20 @@ impl Door {
         Some(door)
     }
 
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+    /// The addresses at which others reach it now. Interfaces come and go.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let mut addresses = Vec::new();
+        for at in &self.places {
+            if at.ip().is_unspecified() {
+                let own = own_addresses().unwrap_or_default().into_iter();
+                let own = own.filter(|ip| at.is_ipv6() || ip.is_ipv4());
+                addresses.extend(own.map(|ip| SocketAddr::new(ip, at.port())));
+            } else {
+                addresses.push(*at);
+            }
+        }
+        addresses.truncate(ADDRESSES_MAX);
+        addresses
     }
 
     /// Invites to a flow: `welcome` gets each stream that is opened for it, until the pass is
@@ -460,31 +475,34 @@ impl Door {
         let random = ring::rand::SystemRandom::new();
         random.fill(&mut ticket).expect("the kernel has random numbers");
         lock(&self.guests).insert(ticket, Arc::new(welcome));
-        let certificate = self.keys.as_ref().map(|keys| keys.fingerprint);
-        let invitation = Invitation { addresses: self.addresses.clone(), ticket, certificate };
-        Pass { door: self.clone(), invitation }
+        Pass { door: self.clone(), ticket }
     }
 
     fn serve(self: Arc<Door>, listener: &TcpListener) {
         loop {
+            let is_full = |n: &mut usize| *n >= MAX_STRANGERS;
+            // Others wait in the queue of the kernel.
+            drop(self.one_left.wait_while(lock(&self.n_strangers), is_full));
             let Ok((tcp, _)) = listener.accept() else {
                 thread::sleep(CONNECT); // no descriptors, or no memory
                 continue;
             };
-            if self.n_strangers.fetch_add(1, Ordering::Relaxed) >= MAX_STRANGERS {
-                self.n_strangers.fetch_sub(1, Ordering::Relaxed);
-                continue; // the other side is told by the end of the stream
-            }
+            *lock(&self.n_strangers) += 1;
             let own = self.clone();
             let greeter = move || {
                 // An error means that it was no bridge, or has gone: the other side reports it.
                 let _ = own.greet(tcp);
-                own.n_strangers.fetch_sub(1, Ordering::Relaxed);
+                own.leave();
             };
             if thread::Builder::new().name("greet".into()).spawn(greeter).is_err() {
-                self.n_strangers.fetch_sub(1, Ordering::Relaxed);
+                self.leave();
             }
         }
+    }
+
+    fn leave(&self) {
+        *lock(&self.n_strangers) -= 1;
+        self.one_left.notify_all();
     }
 
     fn greet(&self, tcp: TcpStream) -> io::Result<()> {
@@ -507,24 +525,29 @@ impl Door {
 /// The right to open the streams of one flow, as long as it is there.
 pub struct Pass {
     door: Arc<Door>,
-    pub invitation: Invitation,
+    ticket: Ticket,
+}
+
+impl Pass {
+    /// None: the door has no address now.
+    pub fn invitation(&self) -> Option<Invitation> {
+        let addresses = self.door.addresses();
+        let certificate = self.door.keys.as_ref().map(|keys| keys.fingerprint);
+        let ticket = self.ticket;
+        (!addresses.is_empty()).then_some(Invitation { addresses, ticket, certificate })
+    }
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        lock(&self.door.guests).remove(&self.invitation.ticket);
+        lock(&self.door.guests).remove(&self.ticket);
     }
 }
 
-/// Listens at a place, and returns the addresses at which others reach it.
-fn listen(place: &str) -> io::Result<(TcpListener, Vec<SocketAddr>)> {
+fn listen(place: &str) -> io::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind(place.to_socket_addrs()?.collect::<Vec<_>>().as_slice())?;
     let at = listener.local_addr()?;
-    if !at.ip().is_unspecified() {
-        return Ok((listener, vec![at]));
-    }
-    let own = own_addresses()?.into_iter().filter(|ip| at.is_ipv6() || ip.is_ipv4());
-    Ok((listener, own.map(|ip| SocketAddr::new(ip, at.port())).collect()))
+    Ok((listener, at))
 }
 
 /// The addresses of this machine that others can reach.

@@ -240,25 +240,29 @@ impl Export {
             return;
         }
         let topic = &self.offer.topic;
-        self.course = match (reach, &self.shared.ways.door) {
-            (Reach::Door(invitation), _) => self
-                .shared
-                .open_stream(&self.host, topic, &invitation)
-                .map_or(Course::Zenoh, Course::direct),
-            (_, Some(door)) => {
-                let (mailbox, opened) = (self.mailbox.clone(), self.opened.clone());
-                let welcome = Box::new(move |stream| {
-                    *lock(&opened) = Some(stream); // one for each flow, whatever a peer opens
-                    mailbox.ring();
-                });
-                let pass = self.pass.get_or_insert_with(|| door.invite(welcome));
-                let generation = self.sender.generation();
-                let invite = Frame::Invite(generation, pass.invitation.clone());
-                self.send(invite, true);
-                Course::Invited(Instant::now())
-            }
-            (_, None) => Course::Zenoh,
-        };
+        if let Reach::Door(invitation) = reach {
+            let stream = self.shared.open_stream(&self.host, topic, &invitation);
+            self.course = stream.map_or(Course::Zenoh, Course::direct);
+            return;
+        }
+        if self.pass.is_none()
+            && let Some(door) = &self.shared.ways.door
+        {
+            let (mailbox, opened) = (self.mailbox.clone(), self.opened.clone());
+            self.pass = Some(door.invite(Box::new(move |stream| {
+                *lock(&opened) = Some(stream); // one for each flow, whatever a peer opens
+                mailbox.ring();
+            })));
+        }
+        if let Some(invitation) = self.pass.as_ref().and_then(Pass::invitation) {
+            self.send(Frame::Invite(self.sender.generation(), invitation), true);
+            self.course = Course::Invited(Instant::now());
+            return;
+        }
+        self.course = Course::Zenoh;
+        if self.shared.config.direct.as_ref().is_none_or(|places| !places.is_empty()) {
+            self.shared.detour(&self.host, topic, "neither host has an address for one now");
+        }
     }
 
     /// Writes what the stream takes now; returns whether all is written.

@@ -322,8 +322,8 @@ impl Import {
         self.told = Instant::now();
         let reach = match &self.pass {
             _ if self.outlet.is_some() => Reach::Stream,
-            Some(pass) => Reach::Door(pass.invitation.clone()),
-            None => Reach::Zenoh,
+            Some(pass) if want.begin => pass.invitation().map_or(Reach::Zenoh, Reach::Door),
+            _ => Reach::Zenoh,
         };
         let (begin, close) = (want.begin, want.close);
         let frame = Frame::Want(want, reach).encode(&self.offer.topic);

@@ -258,7 +258,7 @@ fn begin(
     let keys = config.tls.as_ref().map(Keys::read).transpose()?.map(Arc::new);
     let door = Door::open(&config, keys.clone());
     let streams: Vec<_> =
-        door.iter().flat_map(|door| door.addresses()).map(ToString::to_string).collect();
+        door.iter().flat_map(|door| door.addresses()).map(|at| at.to_string()).collect();
     say(format_args!(
         "host {} of realm {}: listens on {}, connects to {}, takes streams at {}",
         config.host,

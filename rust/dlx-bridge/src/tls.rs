@@ -228,7 +228,7 @@ mod tests {
         let door = Door::open(&config, Some(ours)).unwrap();
         let (send, opened) = mpsc::channel();
         let pass = door.invite(Box::new(move |_| send.send(()).unwrap()));
-        let invitation = &pass.invitation;
+        let invitation = &pass.invitation().unwrap();
         connect(invitation, Some(&base)).unwrap();
         opened.recv_timeout(Duration::from_secs(60)).unwrap();
 

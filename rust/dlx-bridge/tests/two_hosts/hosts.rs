@@ -382,6 +382,11 @@ impl Link {
         ip(&format!("-n {} link set veth0 {state}", self.names[0]));
     }
 
+    /// "add" or "del": the address of the robot.
+    pub fn address(&self, verb: &str) {
+        ip(&format!("-n {} addr {verb} {}/24 dev veth0", self.names[0], Link::ROBOT));
+    }
+
     /// Ends the connections of streams.
     pub fn kill_streams(&self) {
         ip(&format!("netns exec {} ss --kill state established sport = :7448", self.names[0]));

@@ -25,6 +25,9 @@ fn many(n: u64) {
             assert_eq!(take(subscription), 10 * i as u64 + round);
         }
     }
+    let metrics = base.metrics().unwrap();
+    let direct = metrics.iter().filter(|(name, _)| name.starts_with("dlx_bridge_direct{"));
+    assert_eq!(direct.filter(|(_, value)| **value == 1.0).count() as u64, n, "go by a stream");
 }
 
 #[test]

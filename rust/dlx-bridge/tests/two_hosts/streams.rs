@@ -56,6 +56,21 @@ fn without_a_door_all_goes_through_zenoh() {
     let (robot, base) = pair(&[&ALL[..], &["--direct=no"]].concat(), &ALL);
     assert!(!goes_by_a_stream(&robot, &base, "numbers"));
     assert!(!goes_by_a_stream(&base, &robot, "numbers"));
+    let why = "there is no stream to robot: neither host has an address for one now";
+    assert!(base.read("bridge").contains(why), "{}", base.read("bridge"));
+    assert!(!robot.read("bridge").contains("neither host"), "direct=no is what it was told");
+}
+
+/// As many as may stand there before it is known who they are.
+#[test]
+fn a_door_that_is_crowded_lets_a_bridge_in_later() {
+    let door = free_port();
+    let (robot, base) = pair(&[&format!("--direct=127.0.0.1:{door}")], &[]);
+    wait_until("it listens", || robot.read("bridge").contains("takes streams at 127.0.0.1"));
+    let strangers: Vec<_> =
+        (0..64).map(|_| TcpStream::connect(("127.0.0.1", door)).unwrap()).collect();
+    assert!(goes_by_a_stream(&robot, &base, "numbers"));
+    drop(strangers);
 }
 
 /// Each side has an address that the other one cannot connect to.
@@ -75,6 +90,22 @@ fn doors_that_cannot_be_reached_are_named() {
         said.contains("there is no stream to base: it did not come to the door of this host"),
         "{said}"
     );
+    drop((robot, base, link));
+}
+
+/// The robot has no address yet when its bridge begins to listen on all.
+#[test]
+fn doors_are_found_at_addresses_that_come_later() {
+    if !can_be_apart() {
+        return;
+    }
+    let (mut robot, base, link) = robot_and_base_apart();
+    link.address("del");
+    robot.replace_options(&["--listen=10.9.8.1"], &["--listen=0.0.0.0"]);
+    robot.restart_bridge();
+    wait_until("it listens", || robot.read("bridge").contains("takes streams at nothing"));
+    link.address("add");
+    assert!(goes_by_a_stream(&robot, &base, "numbers"));
     drop((robot, base, link));
 }
 
