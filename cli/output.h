@@ -19,8 +19,8 @@ void human_bytes(uint64_t bytes, char text[HUMAN_SIZE]);
  */
 void human_ns(int64_t ns, char text[HUMAN_SIZE]);
 
-/** How long ago something was. 0 if it was not (`at_ns` is 0) or is yet to come: times are words that
- *  other programs wrote. */
+/** How long ago something was. 0 if it was not (`at_ns` is 0) or is yet to come: other programs
+ *  wrote when. */
 int64_t output_age(int64_t now_ns, uint64_t at_ns);
 
 /** Three digits, but all of those before the point: "0.0123", "29.9", "12345". */

@@ -208,7 +208,7 @@ TEST(a_list_that_goes_on_after_a_subscription_tells_only_what_a_user_may_observe
 }
 
 /* Its publishers are so many that they are counted in more than one step. */
-TEST(what_was_counted_of_a_client_that_has_left_is_not_told_of_the_next)
+TEST(counts_of_a_client_that_has_left_are_not_told_of_the_next)
 {
     struct dlxd_client *next = newcomer(2);
     Dlx__Wire__ListClients body = DLX__WIRE__LIST_CLIENTS__INIT;
