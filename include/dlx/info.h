@@ -44,7 +44,8 @@ struct dlx_publisher_info {
      *  A publisher whose library is older counts no time. */
     uint64_t copied;        /**< messages that were copied into shared memory */
     uint64_t copied_bytes;  /**< payload that was copied */
-    uint64_t blocked_ns;    /**< how long publishes have waited for room, with one that waits now */
+    uint64_t blocked_ns;    /**< how long publishes have waited for room, with one that waits now;
+                             *   not with one that the publisher's death ended */
     uint64_t blocked_at_ns; /**< when that wait began, CLOCK_MONOTONIC; 0: none goes on */
     /** A rule of the daemon lets every user observe the topic. False also for publishers of
      *  dlx_list_gone_publishers(), and if the daemon is older than protocol 2.10. */
