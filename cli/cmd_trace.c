@@ -47,6 +47,7 @@ struct tracing {
     size_t n_programs;
     uint32_t n_probed; /* programs with probes */
     bool has_said_lost;
+    bool has_said_full;
     bool lacks_memory;
 };
 
@@ -75,6 +76,17 @@ static bool wants(const char *topic, void *userdata)
 static void note(struct tracing *t, int code)
 {
     t->lacks_memory |= code == DLX_E_NO_MEMORY;
+}
+
+static void note_claim(struct tracing *t, int code)
+{
+    note(t, code);
+    if (code == DLX_E_LIMIT && !t->has_said_full)
+        (void)cli_report(t->look.cli, NULL,
+                         "programs gave %d names of publishers and programs between looks at "
+                         "dlpackd's lists: further ones are left out until dlpackd tells them",
+                         TRACE_NAMES_CLAIMED_MAX);
+    t->has_said_full |= code == DLX_E_LIMIT;
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
@@ -192,9 +204,8 @@ static void trace_on_event(const struct trace_event *event, void *userdata)
         attach = (const struct trace_attach *)event;
         (void)snprintf(topic, sizeof topic, "%.255s", attach->topic);
         if (!t->look.topic || board_matches(t->look.topic, topic))
-            note(t, trace_names_add_publisher(t->names, event->publisher, topic));
-        if (!trace_names_program(t->names, event->pid))
-            note(t, trace_names_add_program(t->names, event->pid, event->comm));
+            note_claim(t, trace_names_claim_publisher(t->names, event->publisher, topic));
+        note_claim(t, trace_names_claim_program(t->names, event->pid, event->comm));
         return;
     case TRACE_EXIT:
     case TRACE_EXEC:
@@ -351,17 +362,22 @@ static void trace_watch_all(struct tracing *t, int64_t start)
 {
     int64_t end = t->duration_ns > 0 ? start + t->duration_ns : WAIT_FOREVER;
     int64_t next_look = wait_now() + LOOK_NS;
+    bool more = false;
     while (!wait_signal() && !t->lacks_memory && wait_now() < end) {
         int64_t until = wait_now() + READ_NS < end ? wait_now() + READ_NS : end;
-        (void)wait_until(trace_fd(t->trace), until);
-        trace_read(t->trace);
+        if (!more)
+            (void)wait_until(trace_fd(t->trace), until);
+        more = trace_read(t->trace);
         if (wait_now() >= next_look) {
             if (trace_look_again(t) < 0)
                 break;
             next_look = wait_now() + LOOK_NS;
         }
     }
-    trace_read(t->trace);
+    /* What was sent before the end, and not what is sent for ever. */
+    end = wait_now() + LOOK_NS;
+    while (trace_read(t->trace) && wait_now() < end)
+        ;
 }
 
 static void add_rest(const void *key, const void *value, void *userdata)

@@ -204,7 +204,7 @@ int BPF_USDT(on_take, uint64_t publisher, uint64_t n, uint64_t link, uint64_t by
 {
     uint64_t who = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns();
     uint32_t pid = (uint32_t)(who >> 32);
-    struct trace_hold_key key = {.link = link, .n = n};
+    struct trace_hold_key key = {.link = link, .n = n, .pid = pid};
     struct trace_hold hold = {
         .publisher = publisher, .taken_ns = now, .bytes = bytes, .pid = pid, .tid = (uint32_t)who};
     struct trace_program *program = program_of(pid);
@@ -237,7 +237,8 @@ SEC("usdt")
 int BPF_USDT(on_release, uint64_t publisher, uint64_t n, uint64_t link)
 {
     uint64_t now = bpf_ktime_get_ns();
-    struct trace_hold_key key = {.link = link, .n = n};
+    struct trace_hold_key key = {
+        .link = link, .n = n, .pid = (uint32_t)(bpf_get_current_pid_tgid() >> 32)};
     const struct trace_hold *found = bpf_map_lookup_elem(&holds, &key);
     if (!found) /* taken before the trace began */
         return 0;

@@ -59,9 +59,10 @@ int trace_fd(const struct trace *t)
     return -1;
 }
 
-void trace_read(struct trace *t)
+bool trace_read(struct trace *t)
 {
     (void)t;
+    return false;
 }
 
 int trace_each(const struct trace *t, enum trace_map map, trace_entry_fn fn, void *userdata)
@@ -107,8 +108,8 @@ void trace_lacks(const struct trace *t, uint64_t ret[TRACE_N_LACKS])
 /* Events of messages: 16 MiB are 150,000 of them. */
 #define RING_SIZE_MESSAGES (16U * 1024 * 1024)
 
-/* Entries of a map that are read at once. */
-enum { BATCH = 256 };
+/* Entries of a map, and events, that are read at once. */
+enum { BATCH = 256, EVENTS_AT_ONCE = 256 };
 
 /* From <linux/capability.h>, whose older copies lack the first two. */
 enum { PERFMON = 38, BPF = 39, SYS_ADMIN = 21 };
@@ -120,6 +121,7 @@ struct trace {
     size_t n_links;
     trace_event_fn fn;
     void *userdata;
+    uint32_t n_left; /* events to pass on before others have their turn */
 };
 
 /* ---- what is missing ------------------------------------------------------------------------- */
@@ -204,7 +206,7 @@ static int pass_event(void *userdata, void *data, size_t size)
     const struct trace_event *event = data;
     if (size >= (event->kind == TRACE_ATTACH ? sizeof(struct trace_attach) : sizeof *event))
         t->fn(event, t->userdata);
-    return 0;
+    return --t->n_left == 0 ? -EAGAIN : 0;
 }
 
 static int trace_load(struct trace *t, bool wants_messages, struct cli_error *e)
@@ -342,9 +344,11 @@ int trace_fd(const struct trace *t)
     return ring_buffer__epoll_fd(t->ring);
 }
 
-void trace_read(struct trace *t)
+bool trace_read(struct trace *t)
 {
+    t->n_left = EVENTS_AT_ONCE;
     (void)ring_buffer__consume(t->ring);
+    return t->n_left == 0;
 }
 
 int trace_each(const struct trace *t, enum trace_map map, trace_entry_fn fn, void *userdata)

@@ -37,8 +37,9 @@ void trace_forget(struct trace *t, uint32_t pid);
 
 /** Readable when there is an event that cannot wait. */
 int trace_fd(const struct trace *t);
-/** Passes the events that are there on. */
-void trace_read(struct trace *t);
+/** Passes some of the events that are there on: programs may send new ones faster than they are
+ *  read. Returns whether there may be more. */
+bool trace_read(struct trace *t);
 
 /** Calls `fn` for each entry: struct trace_hold_key and trace_hold; uint64_t and trace_publisher;
  *  trace_bell_key and trace_bell. Returns 0, DLX_E_NO_MEMORY or DLX_E_SYSTEM (errno). */

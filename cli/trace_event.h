@@ -18,10 +18,13 @@
 #define TRACE_BELLS_MAX      16384
 #define TRACE_PROGRAMS_MAX   8192
 
-/** A message that is held: taken while the trace runs, and not released. */
+/** A message that is held: taken while the trace runs, and not released. A program says what it
+ *  likes of links, but not which process it is: none changes what was counted of another. */
 struct trace_hold_key {
     uint64_t link;
     uint64_t n;
+    uint32_t pid;
+    uint32_t zero;
 };
 
 struct trace_hold {

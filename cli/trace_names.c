@@ -19,6 +19,7 @@ struct list {
 struct trace_names {
     struct list publishers;
     struct list programs;
+    uint32_t n_claimed;
 };
 
 struct trace_names *trace_names_new(void)
@@ -96,6 +97,26 @@ static int put(struct list *list, uint64_t id, const char *text)
     free(list->names[i].text);
     list->names[i].text = copy;
     return 0;
+}
+
+static int claim(struct trace_names *names, struct list *list, uint64_t id, const char *text)
+{
+    if (get(list, id))
+        return 0;
+    if (names->n_claimed == TRACE_NAMES_CLAIMED_MAX)
+        return DLX_E_LIMIT;
+    names->n_claimed++;
+    return put(list, id, text);
+}
+
+int trace_names_claim_publisher(struct trace_names *names, uint64_t publisher, const char *topic)
+{
+    return claim(names, &names->publishers, publisher, topic);
+}
+
+int trace_names_claim_program(struct trace_names *names, uint32_t pid, const char *name)
+{
+    return claim(names, &names->programs, pid, name);
 }
 
 int trace_names_add_publisher(struct trace_names *names, uint64_t publisher, const char *topic)

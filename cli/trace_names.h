@@ -18,6 +18,11 @@ struct trace_names *trace_names_free(struct trace_names *names);
 /** Returns 0 or DLX_E_NO_MEMORY. */
 int trace_names_add_publisher(struct trace_names *names, uint64_t publisher, const char *topic);
 int trace_names_add_program(struct trace_names *names, uint32_t pid, const char *name);
+/** Likewise for what a program says of itself, which changes no name that is there. Returns
+ *  DLX_E_LIMIT, too: there are TRACE_NAMES_CLAIMED_MAX such names. */
+#define TRACE_NAMES_CLAIMED_MAX 8192
+int trace_names_claim_publisher(struct trace_names *names, uint64_t publisher, const char *topic);
+int trace_names_claim_program(struct trace_names *names, uint32_t pid, const char *name);
 
 /** NULL: unknown. Valid until the next name is added. */
 const char *trace_names_topic(const struct trace_names *names, uint64_t publisher);

@@ -263,6 +263,60 @@ interrupt 0
 [ "$(grep -c ' while it held ' "$tmp/exits")" = 3 ] || fail "who ended: $(cat "$tmp/exits")"
 if grep -qP '\x1b' "$tmp/exits"; then fail "an escape sequence was printed"; fi
 
+# ---- a program that lies ------------------------------------------------------------------------
+# Its events never end, each with another name, and it takes and releases what others hold.
+cat >"$tmp/liar.c" <<'END'
+#include <dlx/dlx.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/sdt.h>
+int main(int argc, char **argv)
+{
+    const struct dlx_connect_args args = {.size = sizeof args, .name = "liar"};
+    unsigned long publisher = strtoul(argv[1], NULL, 10), link = strtoul(argv[2], NULL, 10);
+    struct dlx_client *c;
+    if (argc < 3 || dlx_connect(&args, &c) < 0)
+        return 1;
+    if (!publisher) /* never: for the other probes of libdlx.a */
+        printf("%p %p %p", (void *)dlx_publish, (void *)dlx_take, (void *)dlx_message_unref);
+    DTRACE_PROBE5(libdlx, attach, publisher, link, "traced/lie", 1, 0);
+    for (unsigned long n = 0;; n++) {
+        DTRACE_PROBE3(libdlx, release, publisher, n % 100000, link);
+        DTRACE_PROBE5(libdlx, attach, 1000000 + n, link, "traced/lie", 1, 0);
+    }
+}
+END
+"${cc[@]}" "${san[@]}" -Iinclude -o "$tmp/liar" "$tmp/liar.c" "$build/libdlx.a" "${pbc[@]}" \
+    -pthread
+holds victim traced/front victim
+victim=$last
+exec 8>&9
+eventually held_by traced/front "$victim"
+trace lies 'traced/*'
+holds told traced/front told
+told=$last
+read -r source link < <("$build/dlxctl" info traced/front --json | python3 -c '
+import json, sys
+for p in json.load(sys.stdin)["publishers"]:
+    for link in p["links"]:
+        if link["pid"] == int(sys.argv[1]):
+            print(p["publisher"], link["link"])' "$told")
+starts liar "$tmp/liar" "$source" "$link"
+liar=$last
+eventually grep -qF 'further ones are left out' "$tmp/lies.said"
+timeout 60 "$build/dlxctl" trace 'traced/*' --duration 500ms >"$tmp/short" 2>&1 ||
+    fail "a trace of a liar does not end: $?"
+kill "$liar"
+# While another trace begins and ends, the first one reads what the liar has sent: no end is lost.
+"$build/dlxctl" trace 'traced/*' --duration 100ms >/dev/null 2>&1 || fail "a trace after a liar: $?"
+kill -KILL "$told"
+eventually grep -qE "\\(pid $told\\) ended $one, for " "$tmp/lies"
+exec 9>&-
+interrupt 0
+if grep -qF traced/lie "$tmp/lies"; then fail "a name of a liar: $(cat "$tmp/lies")"; fi
+echo >&8
+exec 8>&-
+
 # ---- a topic and a daemon that go away -----------------------------------------------------------
 # The probes of this file count from the beginning.
 holds known traced/front known
