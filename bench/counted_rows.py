@@ -135,7 +135,7 @@ INSTRUCTIONS_BATCH = [
 
 def instructions(bench):
     """callgrind counts the instructions of bench_cycle: the count does not depend on the load."""
-    where = "a message of 64 B, one subscriber, nobody asleep (callgrind)"
+    where = "a message of 64 B, one subscriber, which is awake (callgrind)"
     bars = {"instructions_message": ("<=", 694), f"instructions_message_batch{BATCH}": ("<=", 640)}
     single, batch = bars
     meanings = {

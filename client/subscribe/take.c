@@ -135,8 +135,8 @@ static void list_head(struct dlx_heads *heads, struct dlx_subscriber_link *link,
     heads->list[i] = (struct dlx_head){.ns = ns, .link = link, .at = at};
 }
 
-/* It is the turn of the link with the oldest head; without one, of whose turn it is. `looks`: an
- * empty list takes a look at all links, once. */
+/* Gives the turn to the link with the oldest head, and leaves it as it is if no link has one.
+ * `looks`: an empty list takes a look at all links, once. */
 static void turn_to_oldest(struct dlx_subscription *s, bool looks)
 {
     struct dlx_heads *heads = &s->heads;

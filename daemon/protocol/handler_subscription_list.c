@@ -225,7 +225,7 @@ static void add_refusal(struct refusal_page *page, const struct dlxd_client *cli
     page->pointers[page->n++] = entry;
 }
 
-/* At most DLXD_REFUSALS_MAX are looked at: one step. */
+/* One step: the daemon keeps at most DLXD_REFUSALS_MAX. */
 int dlxd_handle_list_refusals(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
     static struct refusal_page page;

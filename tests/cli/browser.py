@@ -31,7 +31,7 @@ class Browser:
         options = [*OPTIONS, f"--user-data-dir={self.folder}"]
         if os.geteuid() == 0:  # its sandbox refuses root
             options.append("--no-sandbox")
-        # It reads from descriptor 3, and writes to 4.
+        # Chromium reads from descriptor 3, and writes to 4.
         self.process = subprocess.Popen(
             ["sh", "-c", f'exec "$@" 3<&{requests_out} 4>&{replies_in}', "sh"]
             + ["chromium", *options, "about:blank"],

@@ -410,7 +410,7 @@ def it_shows_what_is_broken(b, scene, url):
     it_has_contrast(b)
     if len(sys.argv) > 2:
         take_screenshots(b, pathlib.Path(sys.argv[2]), "broken")
-    # It goes on, and all of that is gone.
+    # The stuck program goes on, and all of that is gone.
     scene.stuck.send_signal(signal.SIGCONT)
     b.until("document.querySelectorAll('#holds tbody tr').length === 0")
     assert column(b, "State")["stuck/frames"] == ""

@@ -419,7 +419,7 @@ LOOP_TEST(an_older_client_may_not_list_subscriptions_refusals_or_clients_nor_kic
              "is of protocol 2.10, and this connection speaks 2.9");
 }
 
-/* It does not know the code KICKED. */
+/* An older client does not know the code KICKED. */
 LOOP_TEST(an_older_client_that_is_kicked_is_told_a_code_that_it_knows, 9, 11)
 {
     int fd = connect_as((uint32_t)_i);

@@ -134,7 +134,7 @@ pub struct LinkInfo {
     pub joining: bool,
     /// Of a worker: the number of its group.
     pub group: Option<u32>,
-    /// It takes the newest message, and passes over older ones.
+    /// The subscription takes the newest message, and passes over older ones.
     pub latest: bool,
     /// When the next message for it was published, in nanoseconds of CLOCK_MONOTONIC; None: there
     /// is none, or that is not known.

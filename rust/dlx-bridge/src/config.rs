@@ -51,7 +51,7 @@ pub struct Config {
 #[serde(rename_all = "lowercase")]
 pub enum Gpu {
     Refuse,
-    /// They are copied to memory of the host, and arrive there.
+    /// Tensors on a GPU are copied to memory of the host, and arrive there.
     Stage,
 }
 

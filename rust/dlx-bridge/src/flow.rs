@@ -57,7 +57,7 @@ pub struct Want {
     pub generation: Generation,
     /// Nothing of this generation has come yet: begin it.
     pub begin: bool,
-    /// Nobody subscribes any more.
+    /// No subscriber is left.
     pub close: bool,
     /// Items of this generation that are published, and need not be kept.
     pub acked: u64,
@@ -436,7 +436,7 @@ impl Ledger {
         self.positions.iter().map(|(&publisher, &seq)| Position { publisher, seq }).collect()
     }
 
-    /// Nobody listened for a while: nothing was missed.
+    /// No subscriber was there for a while: nothing was missed.
     pub fn clear(&mut self) {
         self.positions.clear();
     }

@@ -28,7 +28,7 @@ const REPEAT: Duration = Duration::from_secs(1);
 const FLUSH: Duration = Duration::from_millis(1);
 /// How long a publisher waits for a reliable subscriber, before this side is heard of again.
 const PUBLISH: Duration = Duration::from_millis(200);
-/// How long nobody subscribes until nothing is sent any more.
+/// How long there is no subscriber until nothing is sent any more.
 const LINGER: Duration = Duration::from_secs(2);
 /// How many probes, one a second, tell of bytes that do not come, until a stream is broken: as long
 /// as zenoh waits for a sign of life.
@@ -286,7 +286,7 @@ impl Import {
         self.shared.client.publisher_with(&self.local, &options)
     }
 
-    /// Waits while nobody subscribes; returns whether somebody does.
+    /// Waits while there is no subscriber; returns whether there is one.
     fn await_subscriber(&mut self, publisher: &Publisher) -> bool {
         while !self.is_over() {
             match publisher.wait(1, Duration::ZERO) {
@@ -300,7 +300,7 @@ impl Import {
             self.inbox.mailbox.wait(publisher.poll_fd().ok(), IDLE);
             while let Some((frame, ..)) = self.next_frame() {
                 if matches!(frame, Frame::Piece { .. } | Frame::Probe { .. }) {
-                    self.want(true); // it did not hear that nobody wants it
+                    self.want(true); // it did not hear that no subscriber is left
                     break;
                 }
             }
@@ -354,7 +354,7 @@ impl Import {
         self.want(false);
     }
 
-    /// Carries messages while somebody subscribes.
+    /// Carries messages while there is a subscriber.
     fn serve(&mut self, publisher: &Publisher) -> Ended {
         self.ledger.clear();
         lock(&self.inbox.stream).take(); // of an earlier flow

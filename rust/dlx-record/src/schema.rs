@@ -103,7 +103,7 @@ pub enum Gpu {
     /// Messages with one are not recorded.
     #[default]
     Refuse,
-    /// They are copied to memory of the host.
+    /// Tensors on a GPU are copied to memory of the host.
     Stage,
 }
 

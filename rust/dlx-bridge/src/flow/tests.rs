@@ -269,7 +269,7 @@ fn credits_hold_the_sender() {
     let mut sender = Sender::new(0);
     let generation = Generation { instance: 1, count: 1 };
     let mut want = Want { generation, begin: true, limit: 1, ..Default::default() };
-    assert!(!sender.has_room(), "nobody wants anything");
+    assert!(!sender.has_room(), "no subscriber wants anything");
     assert_eq!(sender.on_want(&want), Heard::Begins);
     sender.push((), None, 10, 3 * PIECE);
     let (piece, ()) = sender.next_piece().unwrap();

@@ -158,7 +158,7 @@ fn robot_and_base_with(lines: &str) -> (Host, Host, String) {
     (robot, base, address)
 }
 
-/// It has left for longer than the base waits for a host that is not heard of.
+/// The publisher has left for longer than the base waits for a silent host.
 #[test]
 fn what_a_publisher_left_comes_as_long_as_its_host_is_heard_of() {
     let (robot, base, address) = robot_and_base_with("hold = 3");

@@ -184,7 +184,7 @@ fn ticket(invitation: &[u8]) -> (Vec<u8>, u16) {
     (invitation[..16].to_vec(), port)
 }
 
-/// Those of a want.
+/// The ticket and the port of a want.
 fn invitation(want: &[u8]) -> Option<(Vec<u8>, u16)> {
     let body = &want[2 + TOPIC.len() + 16..];
     if body[0] & 4 == 0 {
