@@ -14,7 +14,7 @@
 enum { TRIES = 3 };
 /* Of how many publishers whose topics are not watched a look asks for the links: a request costs
  * the daemon about 14 us. */
-enum { LINKS_A_LOOK = 50 };
+enum { LINKS_A_LOOK = 25 };
 
 static int board_ask_add(const struct dlx_publisher_info *info, void *userdata)
 {
