@@ -528,6 +528,18 @@ def test_a_loader_that_fails_is_told_while_another_goes_on(c):
     in_threads(load, other, train)
 
 
+def test_a_loader_says_when_it_cannot_tell_trainers_that_it_failed(daemon, c):
+    def batches():
+        yield torch.ones(1)
+        daemon.kill()
+        daemon.wait()
+        raise OSError("no such image")
+
+    with c.subscribe("batches/0/0", group="trainers"), pytest.raises(OSError) as e:
+        publish_batches(batches(), "batches/0", timeout=PATIENCE)
+    assert "trainers take this epoch for complete" in e.value.__notes__[0]
+
+
 @pytest.mark.parametrize("group", ["trainers", None])
 def test_a_loader_that_waits_in_vain_is_told_to_the_trainers_that_came(c, group):
     def load():

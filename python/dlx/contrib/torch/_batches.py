@@ -165,9 +165,11 @@ def _drain(c: dlx.Connection, pub: dlx.Publisher, timeout: float | None) -> None
 def _tell(c: dlx.Connection, pub: dlx.Publisher, error: BaseException) -> None:
     """Leaves the reason why an epoch has no more batches, which trainers get at its end."""
     text = f"the loader with pid {os.getpid()} failed: {type(error).__name__}: {error}"
-    with contextlib.suppress(dlx.Error):  # `error` goes on
+    try:
         with c.publisher(f"{pub.topic}/failed", retain=1, retain_for=_FAILURE_S) as failed:
             failed.publish(torch.empty(0), meta={"publisher": pub.id, "text": text})
+    except dlx.Error as e:  # `error` goes on
+        error.add_note(f"trainers take this epoch for complete: they could not be told: {e}")
 
 
 class Batches(IterableDataset[Any]):
