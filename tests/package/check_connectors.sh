@@ -23,7 +23,8 @@ check() { # PYTHON MODULE TEST...
             PYTHONDONTWRITEBYTECODE=1 HOME="$home" \
             "$1" -X dev -m pytest -q -rs -p no:cacheprovider "${@:3}"
     else
-        echo "SKIP: $1 has no $2 with pytest and NumPy (tools/setup.sh --connectors): ${*:3}"
+        echo "SKIP: $1 has no $2 with pytest and NumPy (tools/setup.sh --connectors;" \
+            "--interop for PyTorch): ${*:3}"
     fi
 }
 check build/venv/bin/python ray python/tests/test_contrib_ray.py
