@@ -20,7 +20,8 @@ RUST_INSTALLED = $(call from_to,$(RUST_OUT),$(BINDIR),$(RUST_PROGRAMS)) \
     $(STAGE)/system/dlx-bridge.service:$(SYSTEMUNITDIR)/dlx-bridge.service \
     $(foreach p,$(RUST_PACKAGES),$(STAGE)/$(p).licences:$(DOCDIR)/$(p)/LICENCES)
 
-.PHONY: rust check-rust check-bridge bench-bridge bench-record rust-programs install-rust
+.PHONY: rust check-rust check-rust-build check-bridge bench-bridge bench-record rust-programs \
+    install-rust
 rust: $(LIB_BIN) ## build the Rust crates in build/rust (cargo 1.89 or later)
 	@$(RUST_SETUP)
 	+$(Q)cd rust && env $(RUST_ENV) \
@@ -30,6 +31,11 @@ check-rust: ## the tests of the Rust crates, and what their linters say
 	@$(RUST_SETUP)
 	+@$(SUBMAKE) all python conformance-programs standin
 	+@$(RUN_ENV) $(RUST_ENV) tools/check-rust
+
+check-rust-build: ## what check-rust compiles, and what the linters say, without the tests
+	@$(RUST_SETUP)
+	+@$(SUBMAKE) all
+	+@$(RUN_ENV) $(RUST_ENV) tools/check-rust --build
 
 # Those in which a connection is broken or slow take network namespaces, and so root.
 check-bridge: ## all tests of dlx-bridge, for a minute or two (as root)

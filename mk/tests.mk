@@ -22,11 +22,14 @@ ACTOR_BIN := $(BUILD)/tests/actor/actor
 CONFORMANCE_BIN := $(addprefix $(BUILD)/tests/conformance/,driver c)
 CONFORMANCE_CPP := $(BUILD)/tests/conformance/cpp
 
-# Stories are told on POSIX shared memory, too, but those that choose the memory themselves.
-# e2e_memory chooses itself; e2e_debug finds maps by the names that memfds have; e2e_hostile_uid and
-# e2e_hostile_memory try what seals forbid.
-POSIX_TESTS := $(filter-out e2e_memory e2e_debug e2e_hostile_uid e2e_hostile_memory, \
-    $(basename $(notdir $(wildcard tests/*/e2e_*.c))))
+# Stories are told on POSIX shared memory, too, but those that choose the memory themselves, and
+# those to which it makes no difference. e2e_memory chooses itself; e2e_debug finds maps by the
+# names that memfds have; e2e_hostile_uid and e2e_hostile_memory try what seals forbid. dlxctl has
+# no memory of its own; of those about GPUs, e2e_gpu and e2e_gpu_words share memory with the CPU; of
+# those about calls that fail, e2e_fails and e2e_restart_fails make memory.
+POSIX_TESTS := e2e_gpu e2e_gpu_words e2e_fails e2e_restart_fails $(filter-out e2e_memory e2e_debug \
+    e2e_hostile_uid e2e_hostile_memory, $(basename $(notdir $(wildcard \
+    $(patsubst %,tests/%/e2e_*.c,client connect daemon hostile restart service)))))
 
 # Stories about GPUs that are told of HIP's backend, too: of all programs that call a backend but
 # test_standin*, which are about the stand-in.
