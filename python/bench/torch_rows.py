@@ -5,6 +5,7 @@ Every byte is written before it is passed on, and read where it was received, by
 process. The systems of a row take turns. Rows named read_only are those of private=False.
 """
 
+import itertools
 import multiprocessing
 import os
 import re
@@ -126,11 +127,33 @@ class OursInPlaceReadOnly(OursInPlace):
     private = False
 
 
+class NoQueue(Theirs):
+    """What the memory allows: each worker fills tensors of its own, as many as may wait in a queue,
+    and reads them.
+    """
+
+    def __init__(self):
+        pass
+
+    def produce(self, n, filled, start, end):
+        start.wait()
+        end.wait()
+
+    def work(self, filled, start):
+        tensors = [self.make(0) for _ in range(DEPTH)]
+        start.wait()
+        for done in itertools.count(1):
+            tensors[done % DEPTH].fill_(done % 256)
+            read(tensors[(done + DEPTH // 2) % DEPTH])
+            yield done
+
+
 def rate(ours, n, rounds):
-    got = {"ours": [], "theirs": []}
+    got = {"ours": [], "theirs": [], "memory": []}
     for _ in range(rounds):
         got["ours"].append(queues.items_per_s(ours, n, True))
         got["theirs"].append(queues.items_per_s(Theirs, n, True))
+        got["memory"].append(queues.items_per_s(NoQueue, n, True))
     per_s = {f"{key}_per_s": statistics.median(each) for key, each in got.items()}
     return {"value": per_s["theirs_per_s"] / per_s["ours_per_s"], **per_s}
 
