@@ -540,6 +540,12 @@ def test_a_loader_says_when_it_cannot_tell_trainers_that_it_failed(daemon, c):
     assert "trainers take this epoch for complete" in e.value.__notes__[0]
 
 
+def test_an_epoch_of_a_long_topic_ends(daemon):
+    topic = "b" * 250  # there is no room for /0/failed
+    _, (got,) = in_threads(publish(numbers(0, 3), topic), epochs(topic=topic))
+    assert flat(got) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("group", ["trainers", None])
 def test_a_loader_that_waits_in_vain_is_told_to_the_trainers_that_came(c, group):
     def load():

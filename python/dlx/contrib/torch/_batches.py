@@ -251,7 +251,7 @@ class Batches(IterableDataset[Any]):
         """Raises what the loader that left has said if it failed."""
         try:
             said = c.get(f"{left.topic}/failed").meta
-        except dlx.Timeout:  # there is none
+        except (dlx.Timeout, dlx.InvalidError):  # there is none, or no room for its name
             return
         if said["publisher"] == left.publisher:  # not one of an earlier run
             raise self._failed(said["text"], n)
