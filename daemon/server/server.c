@@ -33,6 +33,8 @@
 #define PATHS_MS        500U /* between looks for the daemon's socket files */
 #define TRIM_MS         200U
 #define TRIM_LEAST      128U
+#define TRIM_SOON_MS    5U
+#define TRIM_MANY       1000U
 
 struct dlxd_server {
     uv_loop_t loop;
@@ -55,6 +57,7 @@ struct dlxd_server {
     uv_timer_t gpu;
     uv_timer_t pace;
     size_t most_objects;    /* the most objects since memory was last trimmed */
+    bool trims_soon;        /* after TRIM_SOON_MS */
     uint64_t idle_ms;       /* 0: never ends by itself */
     uint64_t idle_client;   /* the newest client when the idle time began */
     uv_prepare_t prepare;   /* arms the timers before each sleep */
@@ -129,20 +132,29 @@ static size_t n_objects(const struct dlxd_broker *broker)
 static void on_trim(uv_timer_t *timer)
 {
     struct dlxd_server *server = timer->data;
+    size_t n = n_objects(&server->broker);
     (void)malloc_trim(0);
-    server->most_objects = n_objects(&server->broker);
+    /* Some of what they had is freed a moment later. */
+    if (server->most_objects - n >= TRIM_MANY)
+        (void)uv_timer_start(timer, on_trim, TRIM_MS, 0);
+    server->trims_soon = false;
+    server->most_objects = n;
 }
 
 /* The allocator keeps free pages between remaining objects until malloc_trim() returns them to the
- * system. That takes 0.1 ms for each MiB, so it is done only soon after many objects are gone, and
- * half of all. */
+ * system. That takes 0.1 to 0.4 ms for each MiB, so it is done once half of all objects are gone,
+ * and sooner where many are, before more pages are free. */
 static void arm_trim(struct dlxd_server *server)
 {
     size_t n = n_objects(&server->broker);
     server->most_objects = DLX_MAX(server->most_objects, n);
-    if (server->most_objects - n >= TRIM_LEAST && n <= server->most_objects / 2 &&
-        !uv_is_active((uv_handle_t *)&server->trim))
+    size_t n_gone = server->most_objects - n;
+    if (n_gone >= TRIM_MANY && !server->trims_soon) {
+        server->trims_soon = true;
+        (void)uv_timer_start(&server->trim, on_trim, TRIM_SOON_MS, 0);
+    } else if (n_gone >= TRIM_LEAST && n_gone >= n && !uv_is_active((uv_handle_t *)&server->trim)) {
         (void)uv_timer_start(&server->trim, on_trim, TRIM_MS, 0);
+    }
 }
 
 static void on_look(uv_timer_t *timer)
