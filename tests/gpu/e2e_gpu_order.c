@@ -152,10 +152,13 @@ GPU_TEST(memory_that_is_still_written_is_not_waited_for_longer_than_a_request_ma
 GPU_LOOP_TEST(a_copy_waits_for_memory_that_is_still_written_as_long_as_its_call_may, 0, 2,
               DLX_TEST_GPU_EVENTS)
 {
+    static struct dlx_test_gpu_gate gate;
     auto_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.depth = 1));
     CUmemoryPool pool;
     CUdeviceptr from = dlx_test_gpu_pool_make(LARGE * 4, CU_MEM_HANDLE_TYPE_NONE, &pool);
     CUstream stream = dlx_test_gpu_stream(), idle = dlx_test_gpu_stream();
+    if (_i == 0)
+        dlx_test_gpu_gate_shut(&gate, stream);
     (void)publish_two_early(x.p, stream);
     ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(from, 1, LARGE),
                    PUBLISH(.stage = true, .stream = idle, .timeout_ns = _i == 0 ? 0 : PATIENCE),
@@ -165,6 +168,8 @@ GPU_LOOP_TEST(a_copy_waits_for_memory_that_is_still_written_as_long_as_its_call_
     struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.gpu_waits, _i == 0 ? 1 : 2);
     ck_assert_uint_eq(stats.gpu_arena_bytes, (_i == 0 ? 3 : 2) * DLX_TEST_GPU_CHUNK);
+    if (_i == 0)
+        dlx_test_gpu_gate_open(&gate);
     dlx_test_gpu_sync(stream);
     dlx_test_gpu_pool_free(pool, from);
 }

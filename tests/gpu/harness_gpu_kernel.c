@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/gpu/harness_gpu_kernel.h"
+#include "tests/harness/daemon.h"
 
 #if DLX_TEST_HAS_GPU
 #include <sched.h>
@@ -198,6 +199,7 @@ static void look_on_standin(void *arg)
 
 void dlx_test_gpu_spin(CUstream stream, CUdeviceptr at, uint64_t ns)
 {
+    ns *= dlx_test_instrumented() ? 4 : 1;
     void *args[] = {&at, &ns};
     dlx_test_gpu_kernels_load();
     if (dlx_test_gpu_has_ptx())

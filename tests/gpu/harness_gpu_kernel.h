@@ -17,7 +17,10 @@ bool dlx_test_gpu_has_ptx(void);
 /* Compiles them for the current context: else the first launch does that, for some milliseconds. */
 void dlx_test_gpu_kernels_load(void);
 
-/* Runs for `ns`, and counts up in the word at `at` meanwhile, unless that is 0. */
+/*
+ * Runs for `ns`, and counts up in the word at `at` meanwhile, unless that is 0. Four times as long
+ * where a tool slows down the caller, who looks whether the work still runs.
+ */
 void dlx_test_gpu_spin(CUstream stream, CUdeviceptr at, uint64_t ns);
 
 /*
