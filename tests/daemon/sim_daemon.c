@@ -11,7 +11,6 @@
 #include "tests/harness/random.h"
 #include <stdarg.h>
 
-/* In CI 10,000: .ci/run. */
 #ifdef DLX_SANITIZE
 #define N_SEEDS 300
 #else
