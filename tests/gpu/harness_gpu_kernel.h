@@ -18,8 +18,9 @@ bool dlx_test_gpu_has_ptx(void);
 void dlx_test_gpu_kernels_load(void);
 
 /*
- * Runs for `ns`, and counts up in the word at `at` meanwhile, unless that is 0. Four times as long
- * where a tool slows down the caller, who looks whether the work still runs.
+ * Runs for `ns`, and counts up in the word at `at` meanwhile, unless that is 0. Under a
+ * sanitizer or valgrind, which slow down the caller that looks whether the kernel still runs, the
+ * kernel runs four times as long.
  */
 void dlx_test_gpu_spin(CUstream stream, CUdeviceptr at, uint64_t ns);
 
