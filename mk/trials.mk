@@ -20,7 +20,7 @@ abi: $(BUILD)/libdlx.so ## write what programs are compiled against to client/li
 	@tools/setup.sh --lint
 	@tools/lint/abi --write $< client/libdlx.abi
 
-model: ## verify models of the protocol, and that broken ones fail (QUICK=1: 120 s)
+model: ## verify models of the protocol, and that broken ones fail (QUICK=1: 4 minutes)
 	@tools/setup.sh --model
 	@QUICK='$(QUICK)' tests/model/run.sh
 

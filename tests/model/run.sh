@@ -8,7 +8,7 @@
 #   tests/model/run.sh           everything, about fifteen minutes on two processors,
 #                                up to 5 GiB at once
 #   tests/model/run.sh PATTERN   the cases whose names match (a regular expression)
-#   QUICK=1 tests/model/run.sh   the small sizes, under 120 s, up to 1 GiB
+#   QUICK=1 tests/model/run.sh   the small sizes, about four minutes, up to 1 GiB
 #   MODEL_JOBS=N                 so many at once (default: processors, at most 4, as memory allows)
 #
 # Every access to a shared word is one step, as with seq_cst atomics; a lost wake-up shows as an
@@ -474,7 +474,7 @@ one() {
     local dir=$tmp/$number defines=() p states result verdict start=$SECONDS
     mkdir -p "$dir" && cd "$dir"
     for p in $params; do defines+=("-D$p"); done
-    local opt=-O2 # compiling takes longest where the run is short: of small sizes, and who fails
+    local opt=-O2 # where a run is short (errors, small sizes), compiling takes longer
     if [ "$expected" = error ]; then opt=-O0; elif [ -n "${QUICK:-}" ]; then opt=-O1; fi
     local check=-DSAFETY options=
     [[ $params != *CYCLES* ]] || { check=-DNP options=-l; } # no run without end
