@@ -181,10 +181,6 @@ int dlx_test_sim_run(void (*run_seed)(uint64_t seed), uint64_t n_seeds)
     TCase *tcase = tcase_create("schedules");
     tcase_set_timeout(tcase, 300);
     run_one = run_seed;
-#ifdef DLX_SANITIZE
-    n_to_run = n_seeds / 8; /* seeds differ in order, of which a sanitizer says nothing */
-#else
     n_to_run = n_seeds;
-#endif
     return dlx_test_run_case(tcase);
 }
